@@ -1,0 +1,1 @@
+"""The reasoning: from a request to a record."""

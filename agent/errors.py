@@ -1,0 +1,184 @@
+"""What can go wrong, sorted by what should happen next.
+
+    PrudentError
+      Refused                the operator can do something about it: one sentence, a remedy, an exit code, no traceback
+        UnknownWorker        20    BadSettings        21    UnreadableScript   22    AmbiguousLaunch   23
+        OutOfBounds          24    WorkerDown         25    RunInFlight        26    UsersOnWorker     27
+        ApprovalExpired      28    ForeignApproval    29    SpentApproval      30    DiskFull          31
+        StaleState           32    EditRefused        33    CorruptBaseline    34    DoesNotFit        35
+        StoreUnusable        36    UnknownRun         37    NotUnderstood      38
+      HostError              the host did not do what it was asked: host, command, status, and what it said
+        NoAnswer             nobody knows whether it was done: never success, and for a change never tried again blindly
+        HelperRefused        the helper on the host said no, with the kind of refusal
+      ModelSlip              the model's answer cannot be used: goes back to it as advice, then to the rules
+
+Anything else is a bug and shows its traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+
+class PrudentError(Exception):
+    """Everything that Prudent raises on purpose."""
+
+
+class Refused(PrudentError):  # noqa: N818 - reads as what it is: a refusal, not a malfunction
+    """Something that the operator can put right."""
+
+    code: ClassVar[int] = 12
+    """Exit code of the command line."""
+
+    def __init__(self, sentence: str, remedy: str) -> None:
+        super().__init__(f"{sentence} {remedy}".strip())
+        self.sentence = sentence
+        self.remedy = remedy
+
+
+class UnknownWorker(Refused):
+    """No worker of that name in the settings."""
+
+    code = 20
+
+
+class BadSettings(Refused):
+    """`prudent.toml`, the environment or a policy has a mistake."""
+
+    code = 21
+
+
+class UnreadableScript(Refused):
+    """The serve script is missing, unreadable, or not a launch file."""
+
+    code = 22
+
+
+class AmbiguousLaunch(Refused):
+    """The serve script launches more than one server."""
+
+    code = 23
+
+
+class OutOfBounds(Refused):
+    """The value lies outside what the knob takes."""
+
+    code = 24
+
+
+class WorkerDown(Refused):
+    """The worker does not run or does not answer."""
+
+    code = 25
+
+
+class RunInFlight(Refused):
+    """Another run holds the worker's lease."""
+
+    code = 26
+
+
+class UsersOnWorker(Refused):
+    """People are being served and the policy says to wait for them."""
+
+    code = 27
+
+
+class ApprovalExpired(Refused):
+    """The approval came too late, or nobody answered in time."""
+
+    code = 28
+
+
+class ForeignApproval(Refused):
+    """The approval belongs to another plan or run."""
+
+    code = 29
+
+
+class SpentApproval(Refused):
+    """The approval has already opened a transaction."""
+
+    code = 30
+
+
+class DiskFull(Refused):
+    """There is no room for the backup or the journal."""
+
+    code = 31
+
+
+class StaleState(Refused):
+    """The host is not as it was when the plan was made."""
+
+    code = 32
+
+
+class EditRefused(Refused):
+    """The script cannot be edited safely."""
+
+    code = 33
+
+
+class CorruptBaseline(Refused):
+    """The worker is already broken before the change."""
+
+    code = 34
+
+
+class DoesNotFit(Refused):
+    """The forecast says that the change does not fit."""
+
+    code = 35
+
+
+class StoreUnusable(Refused):
+    """The state database cannot be used."""
+
+    code = 36
+
+
+class UnknownRun(Refused):
+    """No run of that id, or not in a state for this."""
+
+    code = 37
+
+
+class NotUnderstood(Refused):
+    """The request means nothing that Prudent can do."""
+
+    code = 38
+
+
+class HostError(PrudentError):
+    """A command on a host failed."""
+
+    def __init__(self, host: str, command: Sequence[str], status: int | None, said: str) -> None:
+        shown = " ".join(command)
+        super().__init__(f"{host}: {shown!r} ended with status {status}: {said.strip() or 'no output'}")
+        self.host = host
+        self.command = tuple(command)
+        self.status = status
+        self.said = said
+
+
+class NoAnswer(HostError):
+    """No answer within the time limit, or the link broke: not known whether it was done."""
+
+
+class HelperRefused(HostError):
+    """The helper on the host refused; `kind` says why in one word."""
+
+    def __init__(self, host: str, command: Sequence[str], kind: str, said: str) -> None:
+        super().__init__(host, command, 1, said)
+        self.kind = kind
+
+
+class ModelSlip(PrudentError):
+    """The model's answer cannot be used; the text is the advice that goes back to it."""
+
+
+def refusals() -> dict[str, type[Refused]]:
+    """Every leaf of `Refused` by its class name."""
+    return {leaf.__name__: leaf for leaf in Refused.__subclasses__()}

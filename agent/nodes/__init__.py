@@ -1,0 +1,1 @@
+"""The arrows of the graph, one file each."""

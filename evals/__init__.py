@@ -1,0 +1,1 @@
+"""The exam and the practice ground."""

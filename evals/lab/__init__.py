@@ -1,0 +1,1 @@
+"""The practice ground: a worker to work on."""

@@ -1,0 +1,1 @@
+"""The record: what was changed here, why, and what came of it."""

@@ -1,0 +1,1 @@
+"""The law: criteria and the arithmetic that applies them."""

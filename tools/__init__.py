@@ -1,0 +1,1 @@
+"""The hands: questions to and changes on a host."""

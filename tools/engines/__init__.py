@@ -1,0 +1,1 @@
+"""What Prudent knows about the engines."""

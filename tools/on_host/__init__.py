@@ -1,0 +1,1 @@
+"""Files that run on the host of the worker, standard library only."""

@@ -1,0 +1,1 @@
+"""Read and edit launch files, or refuse with a reason."""
