@@ -1,0 +1,169 @@
+"""A store that lasts as long as its process: for tests, evals and replays."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+
+from agent.domain import Approval, Noise, Plan, Reading, Record, Request
+from agent.errors import UnknownRun
+from memory.chain import NOTHING_BEFORE, Link, first_break, linked
+from memory.noise import HISTORY, noise_of
+from memory.store import Owner, RunRow
+
+
+class InMemoryStore:
+    """Keeps the promise of `Store` in dictionaries, safe for several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._runs: dict[str, RunRow] = {}
+        self._plans: dict[str, Plan] = {}
+        self._decisions: dict[tuple[str, str], Approval] = {}
+        self._spent: set[tuple[str, str]] = set()
+        self._readings: dict[str, list[Reading]] = {}
+        self._records: dict[str, Record] = {}
+        self._links: list[Link] = []
+
+    def open_run(self, request: Request, owner: Owner) -> None:
+        """Remember a new run; the very same request again changes nothing.
+
+        Raises:
+            ValueError: the id belongs to another request.
+        """
+        with self._lock:
+            known = self._runs.get(request.run)
+            if known is None:
+                self._runs[request.run] = RunRow(request, owner, "planning", None)
+            elif known.request != request:
+                raise ValueError(f"run {request.run!r} exists with another request")
+
+    def adopt_run(self, run: str, owner: Owner, previous: Owner) -> bool:
+        """Take a run over from a dead owner by compare-and-set."""
+        with self._lock:
+            row = self._runs.get(run)
+            if row is None or row.owner != previous or row.state == "ended":
+                return False
+            self._runs[run] = row._replace(owner=owner)
+            return True
+
+    def set_state(self, run: str, state: str) -> None:
+        """Say where a run stands.
+
+        Raises:
+            UnknownRun: there is no such run, or it has ended.
+        """
+        with self._lock:
+            row = self._runs.get(run)
+            if row is None:
+                raise UnknownRun(f"There is no run {run!r}.", "`prudent history` lists the runs.")
+            if row.state == "ended" and state != "ended":
+                raise UnknownRun(f"Run {run!r} has ended and stays so.", "Ask again to open a new run.")
+            self._runs[run] = row._replace(state=state)
+
+    def run(self, run: str) -> RunRow | None:
+        """One run."""
+        with self._lock:
+            return self._runs.get(run)
+
+    def runs(self, *, worker: str | None = None, open_only: bool = False) -> Sequence[RunRow]:
+        """Runs, the newest first."""
+        with self._lock:
+            rows = list(reversed(self._runs.values()))
+        return tuple(
+            row
+            for row in rows
+            if (worker is None or row.request.worker == worker) and not (open_only and row.state == "ended")
+        )
+
+    def offer_plan(self, plan: Plan) -> None:
+        """Lay a plan out for a decision; a newer one of the same run replaces it."""
+        with self._lock:
+            self._plans[plan.run] = plan
+
+    def plan(self, run: str) -> Plan | None:
+        """The plan that was last laid out for a run."""
+        with self._lock:
+            return self._plans.get(run)
+
+    def decide(self, approval: Approval) -> bool:
+        """Write a decision; the first one for a digest stands."""
+        with self._lock:
+            return self._decisions.setdefault((approval.run, approval.digest), approval) is approval
+
+    def decision(self, run: str, digest: str) -> Approval | None:
+        """The decision on this very plan."""
+        with self._lock:
+            return self._decisions.get((run, digest))
+
+    def spend(self, run: str, digest: str) -> bool:
+        """Mark an approval as spent; False where there is none, where it said no, and where it was spent before."""
+        with self._lock:
+            approval = self._decisions.get((run, digest))
+            if approval is None or approval.decision != "approve" or (run, digest) in self._spent:
+                return False
+            self._spent.add((run, digest))
+            return True
+
+    def is_spent(self, run: str, digest: str) -> bool:
+        """Whether the approval of this plan has opened a transaction."""
+        with self._lock:
+            return (run, digest) in self._spent
+
+    def keep_readings(self, run: str, readings: Iterable[Reading]) -> None:
+        """Keep measurements; those of the same metric, phase and concurrency replace earlier ones."""
+        with self._lock:
+            kept = self._readings.setdefault(run, [])
+            for reading in readings:
+                kept[:] = [old for old in kept if _slot(old) != _slot(reading)]
+                kept.append(reading)
+
+    def readings(self, run: str, phase: str | None = None) -> Sequence[Reading]:
+        """The measurements of a run in the order in which they were taken."""
+        with self._lock:
+            return tuple(reading for reading in self._readings.get(run, ()) if phase is None or reading.phase == phase)
+
+    def noise(self, worker: str) -> Noise | None:
+        """Noise from this worker's own history; None while there is too little of it."""
+        records = self.records(worker=worker, limit=HISTORY)
+        return noise_of((record, self.readings(record.run) or record.readings) for record in records)
+
+    def append(self, record: Record) -> Record:
+        """Chain a record to the last one and end its run; a second one of a run returns the first unaltered."""
+        with self._lock:
+            first = self._records.get(record.run)
+            if first is not None:
+                return first
+            previous = self._links[-1].hash if self._links else NOTHING_BEFORE
+            placed, link = linked(record, seq=len(self._links) + 1, previous=previous)
+            self._records[placed.run] = placed
+            self._links.append(link)
+            row = self._runs.get(record.run)
+            if row is not None:
+                self._runs[record.run] = row._replace(state="ended", ended=record.at)
+            return placed
+
+    def record(self, run: str) -> Record | None:
+        """The record of a run."""
+        with self._lock:
+            return self._records.get(run)
+
+    def records(self, *, worker: str | None = None, limit: int | None = None) -> Sequence[Record]:
+        """Records, the newest first."""
+        with self._lock:
+            chosen = [
+                record for record in reversed(self._records.values()) if worker is None or record.worker == worker
+            ]
+        return tuple(chosen if limit is None else chosen[:limit])
+
+    def broken_at(self) -> int | None:
+        """The seq of the first record whose chain does not hold; None: all hold."""
+        with self._lock:
+            return first_break(self._links, head=self._links[-1] if self._links else None)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def _slot(reading: Reading) -> tuple[str, str, int | None]:
+    return (reading.metric, reading.phase, reading.concurrency)
