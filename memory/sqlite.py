@@ -13,13 +13,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from agent.domain import Approval, Noise, Plan, Reading, Record, Request
+from pydantic import ValidationError
+
+from agent.domain import Approval, Noise, Noun, Plan, Reading, Record, Request
 from agent.errors import StoreUnusable, UnknownRun
 from memory.chain import NOTHING_BEFORE, Link, canonical, first_break, linked
 from memory.noise import HISTORY, noise_of
 from memory.store import Owner, RunRow
+
+KeptNoun = TypeVar("KeptNoun", bound=Noun)
 
 VERSION = 1
 """Version of the tables below, kept in the file's `user_version`."""
@@ -102,7 +106,7 @@ class SqliteStore:
                     " VALUES (?, ?, ?, ?, ?, ?, ?, 'planning')",
                     (request.run, request.worker, canonical(request), *owner),
                 )
-            elif Request.model_validate_json(row[0]) != request:
+            elif self._parsed(Request, row[0]) != request:
                 raise ValueError(f"run {request.run!r} exists with another request")
 
     def adopt_run(self, run: str, owner: Owner, previous: Owner) -> bool:
@@ -132,7 +136,7 @@ class SqliteStore:
     def run(self, run: str) -> RunRow | None:
         """One run."""
         rows = self._asked(f"{RUN_ROW} WHERE run = ?", (run,))
-        return _run_row(rows[0]) if rows else None
+        return self._run_row(rows[0]) if rows else None
 
     def runs(self, *, worker: str | None = None, open_only: bool = False) -> Sequence[RunRow]:
         """Runs, the newest first."""
@@ -140,7 +144,7 @@ class SqliteStore:
             f"{RUN_ROW} WHERE (?1 IS NULL OR worker = ?1) AND NOT (?2 AND state = 'ended') ORDER BY place DESC",
             (worker, open_only),
         )
-        return tuple(_run_row(row) for row in rows)
+        return tuple(self._run_row(row) for row in rows)
 
     def offer_plan(self, plan: Plan) -> None:
         """Lay a plan out for a decision; a newer one of the same run replaces it."""
@@ -154,7 +158,7 @@ class SqliteStore:
     def plan(self, run: str) -> Plan | None:
         """The plan that was last laid out for a run."""
         rows = self._asked("SELECT document FROM plans WHERE run = ?", (run,))
-        return Plan.model_validate_json(rows[0][0]) if rows else None
+        return self._parsed(Plan, rows[0][0]) if rows else None
 
     def decide(self, approval: Approval) -> bool:
         """Write a decision; the first one for a digest stands."""
@@ -168,7 +172,7 @@ class SqliteStore:
     def decision(self, run: str, digest: str) -> Approval | None:
         """The decision on this very plan."""
         rows = self._asked("SELECT document FROM decisions WHERE run = ? AND digest = ?", (run, digest))
-        return Approval.model_validate_json(rows[0][0]) if rows else None
+        return self._parsed(Approval, rows[0][0]) if rows else None
 
     def spend(self, run: str, digest: str) -> bool:
         """Mark an approval as spent; False where there is none, where it said no, and where it was spent before."""
@@ -204,7 +208,7 @@ class SqliteStore:
         rows = self._asked(
             "SELECT document FROM readings WHERE run = ?1 AND (?2 IS NULL OR phase = ?2) ORDER BY place", (run, phase)
         )
-        return tuple(Reading.model_validate_json(row[0]) for row in rows)
+        return tuple(self._parsed(Reading, row[0]) for row in rows)
 
     def noise(self, worker: str) -> Noise | None:
         """Noise from this worker's own history; None while there is too little of it."""
@@ -216,7 +220,7 @@ class SqliteStore:
         with self._writing() as cursor:
             first = cursor.execute("SELECT document FROM records WHERE run = ?", (record.run,)).fetchone()
             if first is not None:
-                return Record.model_validate_json(first[0])
+                return self._parsed(Record, first[0])
             head = cursor.execute("SELECT seq, hash FROM head").fetchone() or (0, NOTHING_BEFORE)
             placed, link = linked(record, seq=head[0] + 1, previous=head[1])
             cursor.execute(
@@ -232,7 +236,7 @@ class SqliteStore:
     def record(self, run: str) -> Record | None:
         """The record of a run."""
         rows = self._asked("SELECT document FROM records WHERE run = ?", (run,))
-        return Record.model_validate_json(rows[0][0]) if rows else None
+        return self._parsed(Record, rows[0][0]) if rows else None
 
     def records(self, *, worker: str | None = None, limit: int | None = None) -> Sequence[Record]:
         """Records, the newest first."""
@@ -240,7 +244,7 @@ class SqliteStore:
             "SELECT document FROM records WHERE (?1 IS NULL OR worker = ?1) ORDER BY seq DESC LIMIT ?2",
             (worker, -1 if limit is None else limit),
         )
-        return tuple(Record.model_validate_json(row[0]) for row in rows)
+        return tuple(self._parsed(Record, row[0]) for row in rows)
 
     def broken_at(self) -> int | None:
         """The seq of the first record whose chain does not hold; None: all hold."""
@@ -299,6 +303,20 @@ class SqliteStore:
     def _asked(self, question: str, values: Sequence[object]) -> list[Any]:
         with self._lock, self._explained():
             return self._connection.execute(question, values).fetchall()
+
+    def _run_row(self, row: Sequence[Any]) -> RunRow:
+        ended = None if row[6] is None else datetime.fromisoformat(row[6])
+        return RunRow(self._parsed(Request, row[0]), Owner(*row[1:5]), row[5], ended)
+
+    def _parsed(self, noun: type[KeptNoun], document: str) -> KeptNoun:
+        try:
+            return noun.model_validate_json(document)
+        except ValidationError as error:
+            raise StoreUnusable(
+                f"{self._path} holds a {noun.__name__.lower()} that this version cannot read: it was altered, or"
+                f" written by another version ({error.error_count()} fields do not fit).",
+                "Check the chain of records; run the version of Prudent that wrote it, or restore a backup.",
+            ) from error
 
     def _changed(self, cursor: sqlite3.Cursor, statement: str, values: Sequence[object]) -> bool:
         return cursor.execute(statement, values).rowcount == 1
@@ -364,11 +382,6 @@ EXPLAINED = {
 RUN_ROW = "SELECT request, host, boot_id, pid, start_ticks, state, ended FROM runs"
 NO_CONCURRENCY = -1
 """Stands for "no concurrency" in the key, because SQLite takes no two NULLs for equal."""
-
-
-def _run_row(row: Sequence[Any]) -> RunRow:
-    ended = None if row[6] is None else datetime.fromisoformat(row[6])
-    return RunRow(Request.model_validate_json(row[0]), Owner(*row[1:5]), row[5], ended)
 
 
 def _make(path: Path) -> None:

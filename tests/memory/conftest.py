@@ -143,6 +143,7 @@ def plan(nouns: Nouns) -> Callable[..., Plan]:
             run=run,
             worker="decode",
             host="box",
+            made_at=NOON,
             change=nouns.change("cuda-graph-max-bs", "32", "96"),
             diff="",
             edit_proof="",

@@ -186,6 +186,18 @@ def test_what_was_done_to_the_records_is_located(tmp_path: Path, nouns: Any, har
         assert store.broken_at() == seq
 
 
+def test_a_record_that_cannot_be_read_is_said_to_be_that(tmp_path: Path, nouns: Any) -> None:
+    """Reading an altered record gives a sentence with a remedy, and the others can still be read."""
+    path = filled(tmp_path / "prudent.sqlite", nouns)
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("""UPDATE records SET document = replace(document, '"kept"', '"adored"') WHERE seq = 3""")
+        raw.commit()
+    with closing(SqliteStore(path)) as store:
+        with pytest.raises(StoreUnusable, match="a record that this version cannot read"):
+            store.records()
+        assert [record.run for record in store.records(limit=2)] == ["r-5", "r-4"]
+
+
 def test_an_edit_whose_own_hash_was_mended_is_found_at_the_next_record(tmp_path: Path, nouns: Any) -> None:
     """A forger who computes the hash of the altered record again is betrayed by the one after it."""
     path = filled(tmp_path / "prudent.sqlite", nouns)
