@@ -1,0 +1,1 @@
+"""Measurements of Prudent itself, each one command that prints a table."""
