@@ -95,8 +95,7 @@ def _count(name: CheckName, rule: CheckRule, concurrency: tuple[int, ...]) -> in
     """How much is sent: as many as the rule says, and never fewer than fill the largest batch once."""
     if name == "throughput":
         return rule.count
-    enough = max(rule.count, *concurrency)
-    return enough * len(concurrency) if name == "sessions" else enough
+    return max(rule.count, *concurrency)
 
 
 def _concurrency(rule: CheckRule, captured_max: int | None, running_max: int | None) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ class CheckRule(Noun):
     otherwise: Annotated[int, Field(ge=1, le=4096)] = 32
     """Requests in flight where a place has no number, because nothing is captured or no limit is known."""
     count: Annotated[int, Field(ge=1, le=1_000_000)]
-    """Sessions at each concurrency (sessions), runs at each (throughput), streams in a storm (aborts)."""
+    """Sessions in all (sessions), runs at each concurrency (throughput), streams in a storm (aborts)."""
     tokens: Annotated[int, Field(ge=1, le=1_000_000)]
     """Most tokens to generate for each request."""
     because: str
@@ -172,6 +172,12 @@ def _faults(policy: Policy) -> Iterator[_Fault]:
     for check in policy.order:
         if not policy.checks.rule(check).concurrency:
             yield _Fault(("checks", check, "concurrency"), "The list is empty.", "Write [captured], for example.")
+    if len(policy.checks.sessions.concurrency) > 1:
+        yield _Fault(
+            ("checks", "sessions", "concurrency"),
+            "Sessions run at one concurrency, or what is shown in small batches would be claimed for large ones.",
+            "Write [captured].",
+        )
     for name in ("boot_sd", "run_sd"):
         sd = getattr(policy.noise, name)
         if not 0 < sd < 1:

@@ -77,6 +77,7 @@ def test_the_schema_beside_it_is_fresh(name: str) -> None:
         ("  - id: entry", "  - id: start", ["'start' is used twice"]),
         ("concurrency: [captured/2]", "concurrency: [capture]", ["'checks.aborts.concurrency[0]'"]),
         ("concurrency: [captured/2]", "concurrency: []", ["The list is empty"]),
+        ("concurrency: [captured]", "concurrency: [8, captured]", ["Sessions run at one concurrency"]),
         ("order: [sessions, throughput, aborts]", "order: [sessions, aborts]", ["name each check once"]),
         ("  boot_sd: 0.026", "  boot_sd: 2.6", ["2.6, not a relative"]),
         ("  stall: 100", "  stall: 1", ["'times.stall'"]),
