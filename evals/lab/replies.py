@@ -1,0 +1,178 @@
+"""Conversation -> the tokens of a reply, the right ones and those that come out of wrong memory."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import count
+from random import Random
+from typing import Literal, NamedTuple
+
+from evals.lab.conversation import Conversation, normal
+
+Kind = Literal[
+    "text",  # visible text
+    "markup",  # tokens that the tool-call parser swallows; visible only without one
+    "name",  # the name of the called function
+    "arguments",  # a piece of the arguments' JSON
+]
+
+
+class Token(NamedTuple):
+    """One token of a reply."""
+
+    kind: Kind
+    text: str
+
+
+class Reply(NamedTuple):
+    """A whole reply."""
+
+    tokens: tuple[Token, ...]
+    """What is generated, in order, the end token left out."""
+    call: tuple[tuple[str, str], ...] | None
+    """The arguments of the call it makes, as pairs; None: no call."""
+    function: str
+    """The function it calls; empty: none."""
+
+
+_PIECE = re.compile(r"\s*[^\s]{1,4}|\s+")
+# DeepSeek's tool-call markup; with a parser these never reach the client.
+_OPENING = ("<｜DSML｜tool_calls>", "\n<｜DSML｜invoke name=")
+_CLOSING = ("</｜DSML｜invoke>", "</｜DSML｜tool_calls>")
+_OPENERS = (
+    "The short answer is that",
+    "In practice,",
+    "As far as the figures show,",
+    "Put plainly,",
+    "On this cluster,",
+)
+_SUBJECTS = (
+    "the scheduler", "the token pool", "a longer batch", "the router", "each worker", "the request queue",
+    "the prefix cache", "the decode side", "a rolling restart", "the operator",
+)  # fmt: skip
+_VERBS = ("keeps", "balances", "drains", "reports", "limits", "hides", "shares", "follows", "measures", "smooths")
+_OBJECTS = (
+    "latency under load", "the remaining headroom", "small bursts of traffic", "what the plan allows",
+    "requests in flight", "the usual daily pattern", "memory that graphs reserve", "the slowest stage",
+)  # fmt: skip
+_ENDS = (" most of the time.", " without further tuning.", " as expected.", " during the busy hours.", " step by step.")
+
+
+def reply(conversation: Conversation) -> Reply:
+    """The reply that a model which attends to the conversation gives."""
+    if conversation.ordered and conversation.tools:
+        made = _call(conversation)
+        if made:
+            return made
+    return Reply(tuple(Token("text", piece) for piece in pieces(_answer(conversation))), None, "")
+
+
+def pieces(text: str) -> list[str]:
+    """Cut a text into tokens of at most four visible characters."""
+    return _PIECE.findall(text)
+
+
+def _call(conversation: Conversation) -> Reply | None:
+    """The ordered call with the planted value; None: the order cannot be followed."""
+    assert conversation.ordered is not None
+    name, subject = conversation.ordered
+    tool = next((tool for tool in conversation.tools if tool.name == name), None)
+    if tool is None:
+        return None
+    known = {normal(fact.attribute): fact.value for fact in conversation.facts if fact.subject == subject}
+    arguments: list[tuple[str, str]] = []
+    subject_placed = False
+    for parameter in tool.parameters:
+        if normal(parameter) in known:
+            arguments.append((parameter, known[normal(parameter)]))
+        elif not subject_placed:
+            subject_placed = True
+            arguments.append((parameter, subject))
+    if len(arguments) < 2 or not subject_placed:
+        return None
+    return calling(name, arguments)
+
+
+def calling(name: str, arguments: list[tuple[str, str]], *, written: str | None = None) -> Reply:
+    """A reply that calls a function.
+
+    Args:
+        name: The function.
+        arguments: Parameter and value, in order.
+        written: The arguments' JSON as generated; None: as it should be.
+    """
+    document = written if written is not None else json.dumps(dict(arguments), ensure_ascii=False)
+    generated = [Token("markup", part) for part in _OPENING]
+    generated.append(Token("name", name))
+    generated += [Token("arguments", piece) for piece in pieces(document)]
+    generated += [Token("markup", part) for part in _CLOSING]
+    return Reply(tuple(generated), tuple(arguments), name)
+
+
+def _answer(conversation: Conversation) -> str:
+    """Plausible text: what is known about a subject that the user names, otherwise a few sentences."""
+    asked = re.search(r"[Ww]hat is the (.+?) of (.+?)\?", conversation.words)
+    if asked:
+        for fact in reversed(conversation.facts):
+            if normal(fact.attribute) == normal(asked[1]) and fact.subject == asked[2]:
+                return f"The {fact.attribute} of {fact.subject} is {fact.value}."
+    if conversation.ordered:
+        return f"I have no value for {conversation.ordered[1]} that {conversation.ordered[0]} could take."
+    if conversation.words == "" or len(conversation.words) < 12:
+        return "Understood."
+    sentences = prose(Random(conversation.words))
+    return " ".join(next(sentences) for _ in range(3))
+
+
+def prose(chance: Random) -> Iterator[str]:
+    """Sentences without end."""
+    for _ in count():
+        opener = chance.choice(_OPENERS) + " " if chance.random() < 0.3 else ""
+        sentence = f"{chance.choice(_SUBJECTS)} {chance.choice(_VERBS)} {chance.choice(_OBJECTS)}{chance.choice(_ENDS)}"
+        yield opener + sentence if opener else sentence[0].upper() + sentence[1:]
+
+
+def endless(words: str) -> Iterator[Token]:
+    """Text tokens without end, for requests that ignore the end token."""
+    for sentence in prose(Random(words)):
+        for piece in pieces(" " + sentence):
+            yield Token("text", piece)
+
+
+def spoilt(conversation: Conversation, right: Reply, chance: Random, overheard: tuple[str, ...] = ()) -> Reply:
+    """What comes out instead of a right call: another fact's value, broken JSON, or no call at all.
+
+    Args:
+        conversation: What the reply answers.
+        right: The right reply; it makes a call.
+        chance: Draws the way.
+        overheard: Values from other sessions in the same batch.
+    """
+    assert right.call is not None
+    values = {fact.value for fact in conversation.facts}
+    way = chance.choices(("value", "foreign", "json", "plot"), weights=(40, 25, 20, 15))[0]
+    stated = [value for _, value in right.call if value in values]
+    if way == "json" or not stated:
+        whole = json.dumps(dict(right.call), ensure_ascii=False)
+        cut = chance.randrange(len(whole) // 2, len(whole) - 1)
+        return calling(right.function, list(right.call), written=whole[:cut] + chance.choice(("", '""', "}}", "\\")))
+    if way == "plot":
+        return Reply(tuple(Token("text", piece) for piece in pieces(" ".join(_lost(chance)))), None, "")
+    others = sorted(values - set(stated)) if way == "value" else sorted(set(overheard) - values)
+    wrong = chance.choice(others) if others else _garbled(stated[0], chance)
+    return calling(right.function, [(key, wrong if value == stated[0] else value) for key, value in right.call])
+
+
+def _lost(chance: Random) -> list[str]:
+    """Sentences of somebody who no longer knows what was asked."""
+    sentences = prose(chance)
+    return [next(sentences) for _ in range(chance.randint(1, 3))]
+
+
+def _garbled(value: str, chance: Random) -> str:
+    """The value with one character replaced."""
+    at = chance.randrange(len(value))
+    pool = [letter for letter in "0123456789abcdefghkmnprstvwxyz" if letter != value[at].lower()]
+    return value[:at] + chance.choice(pool) + value[at + 1 :]

@@ -1,0 +1,452 @@
+"""One decode step for the whole running batch at a time: admission, prefill, buckets, queue, aborts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from evals.lab.clock import Clock
+from evals.lab.conversation import Conversation
+from evals.lab.faults import Fault
+from evals.lab.log import Log
+from evals.lab.metrics import Metrics
+from evals.lab.pace import Pace
+from evals.lab.replies import Reply, Token, endless
+from evals.lab.specimen import Specimen
+
+Finish = Literal["stop", "length", "tool_calls", "abort"]
+_LATE = 0.25
+"""Seconds of the wall that a late loop may catch up; beyond that the time is lost, as it would be on a stalled card."""
+_RATIO = 0.7
+"""Share of the tokens a request may still generate that admission reserves (gauge `new_token_ratio`)."""
+
+
+class QueueFullError(Exception):
+    """The waiting queue holds as many requests as it may."""
+
+
+class OutOfMemoryError(Exception):
+    """A pass needs more memory than is free."""
+
+    def __init__(self, needed: float, free: float, *, prefill: bool) -> None:
+        super().__init__(f"{needed:.2f} GiB needed, {free:.2f} free")
+        self.needed = needed
+        self.free = free
+        self.prefill = prefill
+
+
+class Limits(NamedTuple):
+    """What the started worker can hold."""
+
+    running: int
+    """Requests that may run at once."""
+    queued: int | None
+    """Requests that may wait; None: any number."""
+    tokens: int
+    """Tokens of the KV pool."""
+    chunk: int
+    """New prompt tokens of one prefill batch."""
+    free: float
+    """GiB that are free after capture."""
+    log_interval: int
+    """Decode iterations from one log line and gauge refresh to the next."""
+    cached: bool
+    """Prompts are kept for reuse."""
+
+
+class Ask:
+    """One request, from its arrival to its last token.
+
+    Args:
+        rid: Request id.
+        conversation: What it says.
+        reply: What will be answered.
+        most: Most tokens to generate.
+        least: Fewest tokens to generate.
+        forever: Go on to `most` whatever the reply says.
+    """
+
+    __slots__ = (
+        "aborted", "arrived", "cached", "conversation", "finish", "first", "forever", "least", "more", "most", "news",
+        "produced", "reply", "rid", "settled", "taken",
+    )  # fmt: skip
+
+    def __init__(
+        self, rid: str, conversation: Conversation, reply: Reply, *, most: int, least: int = 0, forever: bool = False
+    ) -> None:
+        self.rid = rid
+        self.conversation = conversation
+        self.reply = reply
+        self.most = most
+        self.least = least
+        self.forever = forever
+        self.more: Iterator[Token] | None = None
+        self.produced: list[Token] = []
+        self.taken = 0
+        self.news = asyncio.Event()
+        self.finish: Finish | None = None
+        self.aborted = False
+        self.settled = False
+        self.cached = 0
+        self.arrived = 0.0
+        self.first = 0.0
+
+    async def fresh(self) -> list[Token]:
+        """Wait for tokens, or the end, and return what is new."""
+        if self.taken == len(self.produced) and self.finish is None:
+            self.news.clear()
+            await self.news.wait()
+        new = self.produced[self.taken :]
+        self.taken = len(self.produced)
+        return new
+
+    def advance(self) -> None:
+        """Generate one token, or find that the reply is over."""
+        at = len(self.produced)
+        wanted = at < len(self.reply.tokens)
+        if not wanted and not self.forever and at >= self.least:
+            self.finish = "tool_calls" if self.reply.call is not None else "stop"
+        elif wanted and self.more is None:
+            self.produced.append(self.reply.tokens[at])
+        else:
+            self.more = self.more or endless(self.rid)
+            self.produced.append(next(self.more))
+        if self.finish is None and len(self.produced) >= self.most:
+            self.finish = "length"
+        self.news.set()
+
+
+class Scheduler:
+    """The loop that owns the batch.
+
+    Args:
+        limits: What the worker can hold.
+        pace: How long passes take.
+        faults: What is wrong with it.
+        specimen: Model and cards.
+        clock: Serving clock.
+        log: Where its lines go.
+        metrics: Where its figures go.
+        note: Writes down, out of everybody's sight, what a fault did.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        pace: Pace,
+        faults: Sequence[Fault],
+        specimen: Specimen,
+        clock: Clock,
+        log: Log,
+        metrics: Metrics,
+        note: Callable[[str, str], None],
+    ) -> None:
+        self.limits = limits
+        self.running: list[Ask] = []
+        self.waiting: deque[Ask] = deque()
+        self.heartbeat = clock.now()
+        """Second of life at which a token last left the loop."""
+        self.throughput = 0.0
+        """Tokens a second of the wall, as of the last refresh."""
+        self._pace = pace
+        self._faults = faults
+        self._specimen = specimen
+        self._clock = clock
+        self._log = log
+        self._metrics = metrics
+        self._note = note
+        self._wake = asyncio.Event()
+        self._iterations = 0
+        self._since = 0
+        self._since_time = clock.now()
+        self._last_prefill = clock.now()
+        self._prefixes: OrderedDict[str, int] = OrderedDict()
+
+    def submit(self, ask: Ask) -> None:
+        """Queue a request.
+
+        Raises:
+            QueueFullError: no more may wait.
+        """
+        queued = self.limits.queued
+        if queued is not None and len(self.waiting) >= queued:
+            raise QueueFullError
+        ask.arrived = self._clock.now()
+        self.waiting.append(ask)
+        self._wake.set()
+
+    def abort(self, ask: Ask) -> None:
+        """Take a request back; a running one leaves the batch at the end of the step in flight."""
+        if ask.finish is None and not ask.aborted:
+            ask.aborted = True
+            self._metrics.add("num_aborted_requests_total")
+            if ask in self.waiting:
+                self.waiting.remove(ask)
+                self._end(ask)
+        self._wake.set()
+
+    def find(self, prefix: str) -> list[Ask]:
+        """Requests whose id begins so; all of them for an empty prefix."""
+        return [ask for ask in (*self.running, *self.waiting) if ask.rid.startswith(prefix)]
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs and nothing waits."""
+        return not self.running and not self.waiting
+
+    @property
+    def used(self) -> int:
+        """Tokens in the KV pool."""
+        return sum(ask.conversation.length + len(ask.produced) for ask in self.running)
+
+    def flush(self) -> bool:
+        """Forget cached prompts, unless requests are about."""
+        if not self.idle:
+            self._log.rank(
+                "Cache not flushed because there are pending requests."
+                f" #queue-req: {len(self.waiting)}, #running-req: {len(self.running)}"
+            )
+            return False
+        self._prefixes.clear()
+        self._log.rank("Cache flushed successfully!")
+        return True
+
+    async def run(self) -> None:
+        """Serve for ever.
+
+        Raises:
+            OutOfMemoryError: a pass did not fit; the worker is lost.
+        """
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            if self.idle:
+                await self._rest()
+                self._pace.next_run()
+                due = loop.time()
+                continue
+            batch = self._admit()
+            if batch:
+                due = await self._prefill(batch, due)
+            else:
+                due = await self._decode(due)
+
+    async def _rest(self) -> None:
+        """Wait for work; idle gauges are refreshed every 30 seconds of life."""
+        self._wake.clear()
+        while self.idle:
+            try:
+                await asyncio.wait_for(self._wake.wait(), self._clock.wall(30.0))
+            except TimeoutError:
+                self._gauges(0)
+            self._wake.clear()
+
+    async def _until(self, due: float, seconds: float) -> float:
+        """Let a pass of so many seconds of life end, on the wall's schedule; return when the next may begin."""
+        now = asyncio.get_running_loop().time()
+        due = max(due, now - _LATE) + self._clock.wall(seconds)
+        await asyncio.sleep(max(due - now, 0))
+        return due
+
+    def _admit(self) -> list[Ask]:
+        """Requests for the next prefill batch: as many as the batch, the chunk and the KV pool take."""
+        batch: list[Ask] = []
+        fresh = 0
+        reserved = self.used + sum(int(ask.most * _RATIO) - len(ask.produced) for ask in self.running)
+        while self.waiting and len(self.running) + len(batch) < self.limits.running:
+            ask = self.waiting[0]
+            need = ask.conversation.length + len(ask.produced) + int(min(ask.most, 4096) * _RATIO)
+            ask.cached = self._cached(ask.conversation)
+            new = ask.conversation.length + len(ask.produced) - ask.cached
+            if batch and fresh + new > self.limits.chunk:
+                break
+            if (self.running or batch) and reserved + need > self.limits.tokens:
+                break
+            self.waiting.popleft()
+            batch.append(ask)
+            fresh += new
+            reserved += need
+        return batch
+
+    def _cached(self, conversation: Conversation) -> int:
+        """Prompt tokens that an earlier request left in the pool, in whole pages."""
+        if not self.limits.cached:
+            return 0
+        for digest, length in reversed(conversation.prefixes):
+            if digest in self._prefixes:
+                self._prefixes.move_to_end(digest)
+                return length // self._specimen.page * self._specimen.page
+        return 0
+
+    async def _prefill(self, batch: list[Ask], due: float) -> float:
+        cached = sum(ask.cached for ask in batch)
+        fresh = sum(ask.conversation.length + len(ask.produced) for ask in batch) - cached
+        began = self._clock.now()
+        for ask in batch:
+            self._metrics.observe("queue_time_seconds", self._clock.wall(began - ask.arrived))
+        needed = min(fresh, self.limits.chunk) * self._specimen.prefill_per_token
+        if needed > self.limits.free:
+            raise OutOfMemoryError(needed, self.limits.free, prefill=True)
+        before = len(self.running)
+        self.running += batch
+        due = await self._until(due, self._pace.prefill(fresh))
+        self._log.rank(
+            f"Prefill batch, #new-seq: {len(batch)}, #new-token: {fresh}, #cached-token: {cached},"
+            f" {self._usage(counts=False)}, #running-req: {before}, #queue-req: {len(self.waiting)}, #pending-token: 0,"
+            f" cuda graph: False, input throughput (token/s):"
+            f" {fresh / max(self._clock.wall(self._clock.now() - self._last_prefill), 1e-6):.2f}"
+        )
+        self._last_prefill = self._clock.now()
+        self._metrics.add("cuda_graph_passes_total", mode="prefill_none")
+        self._metrics.add("realtime_tokens_total", fresh, mode="prefill_compute")
+        if cached:
+            self._metrics.add("realtime_tokens_total", cached, mode="prefill_cache")
+        self._metrics.set("cache_hit_rate", cached / (cached + fresh) if cached + fresh else 0.0)
+        for ask in batch:
+            self._keep(ask.conversation)
+            ask.first = self._clock.now()
+        self._emit(batch)
+        self._gauges(len(self.running))
+        self._leave()
+        return due
+
+    def _keep(self, conversation: Conversation) -> None:
+        """Leave a prompt in the pool for the next one that begins so."""
+        for digest, length in conversation.prefixes:
+            self._prefixes[digest] = length
+            self._prefixes.move_to_end(digest)
+        while len(self._prefixes) > 8192:
+            self._prefixes.popitem(last=False)
+
+    async def _decode(self, due: float) -> float:
+        step = self._pace.step(len(self.running))
+        needed = 0.0 if step.captured else len(self.running) * self._specimen.decode_per_request
+        if needed > self.limits.free:
+            raise OutOfMemoryError(needed, self.limits.free, prefill=False)
+        due = await self._until(due, step.seconds)
+        batch = list(self.running)
+        aborted = sum(ask.aborted for ask in batch)
+        for fault in self._faults:
+            if fault.stalls(aborted, len(batch), self._clock.now()):
+                self._note("stalled", f"{aborted} of {len(batch)} aborted")
+                await asyncio.Event().wait()
+        for ask in batch:
+            if not ask.settled:
+                self._settle(ask, captured=step.captured)
+        self._emit(batch)
+        self._metrics.add("cuda_graph_passes_total", mode="decode_cuda_graph" if step.captured else "decode_none")
+        self._metrics.observe("inter_token_latency_seconds", self._clock.wall(step.seconds), len(batch))
+        self._iterations += 1
+        if self._iterations % self.limits.log_interval == 0:
+            self._report(len(batch), captured=step.captured)
+        self._leave()
+        self._retract()
+        return due
+
+    def _settle(self, ask: Ask, *, captured: bool) -> None:
+        """Fix what a reply will be, at its first decode step."""
+        ask.settled = True
+        for fault in self._faults:
+            other = fault.spoil(ask.conversation, ask.reply, captured=captured)
+            if other is not None:
+                self._note("spoilt", f"{ask.conversation.session} turn {ask.conversation.turn}")
+                # The first token is out already; a reply that begins otherwise begins after it.
+                out = tuple(ask.produced)
+                rest = other.tokens[len(out) :] if other.tokens[: len(out)] == out else other.tokens
+                ask.reply = Reply((*out, *rest), other.call, other.function)
+
+    def _emit(self, batch: Sequence[Ask]) -> None:
+        """One token for each request that still wants one."""
+        self.heartbeat = self._clock.now()
+        count = 0
+        for ask in batch:
+            if not ask.aborted and ask.finish is None:
+                ask.advance()
+                count += 1
+        self._since += count
+
+    def _leave(self) -> None:
+        """Finished and aborted requests leave the batch."""
+        staying = []
+        for ask in self.running:
+            if ask.finish is None and not ask.aborted:
+                staying.append(ask)
+            else:
+                self._end(ask)
+        self.running = staying
+
+    def _end(self, ask: Ask) -> None:
+        """Close a request's books."""
+        if ask.aborted and ask.finish is None:
+            ask.finish = "abort"
+        ask.news.set()
+        count = len(ask.produced)
+        took = self._clock.wall(self._clock.now() - ask.arrived)
+        self._metrics.add("num_requests_total")
+        self._metrics.add("prompt_tokens_total", ask.conversation.length)
+        self._metrics.add("generation_tokens_total", count)
+        self._metrics.observe("e2e_request_latency_seconds", took)
+        self._metrics.observe("prompt_tokens_histogram", ask.conversation.length)
+        self._metrics.observe("uncached_prompt_tokens_histogram", ask.conversation.length - ask.cached)
+        self._metrics.observe("generation_tokens_histogram", count)
+        if ask.first:
+            self._metrics.observe("time_to_first_token_seconds", self._clock.wall(ask.first - ask.arrived))
+
+    def _retract(self) -> None:
+        """Send the youngest requests back to the queue while the KV pool overflows."""
+        if self.used <= self.limits.tokens or len(self.running) < 2:
+            return
+        gained = 0
+        back = []
+        while self.used > self.limits.tokens and len(self.running) > 1:
+            ask = self.running.pop()
+            gained += ask.conversation.length + len(ask.produced)
+            back.append(ask)
+        self.waiting.extendleft(back)
+        self._metrics.set("num_retracted_reqs", len(back))
+        self._log.rank(
+            f"KV cache pool is full. Retract requests. #retracted_reqs: {len(back)}, #new_tokens_gained: {gained},"
+            f" #new_token_ratio: {_RATIO:.4f} -> 0.9999"
+        )
+
+    def _usage(self, *, counts: bool) -> str:
+        """How full the two pools are, as a hybrid model's lines say it."""
+        used = self.used
+        window = min(used, 128 * len(self.running))
+        full = used / self.limits.tokens
+        swa = window / max(self.limits.tokens * self._specimen.swa_ratio, 1)
+        if counts:
+            return (
+                f"#full token: {used}, full token usage: {full:.2f}, #swa token: {window}, swa token usage: {swa:.2f}"
+            )
+        return f"full token usage: {full:.2f}, swa token usage: {swa:.2f}"
+
+    def _report(self, batch: int, *, captured: bool) -> None:
+        """The line of every so many iterations, and the refresh that comes with it."""
+        took = self._clock.wall(self._clock.now() - self._since_time)
+        self.throughput = self._since / max(took, 1e-6)
+        self._metrics.add("realtime_tokens_total", self._since, mode="decode")
+        self._since, self._since_time = 0, self._clock.now()
+        self._log.rank(
+            f"Decode batch, #running-req: {batch}, {self._usage(counts=True)}, cuda graph: {captured},"
+            f" gen throughput (token/s): {self.throughput:.2f}, #queue-req: {len(self.waiting)}"
+        )
+        self._gauges(batch)
+
+    def _gauges(self, running: int) -> None:
+        """Refresh the gauges; between refreshes they show what was."""
+        used = self.used
+        show = self._metrics.set
+        if running == 0:
+            self.throughput = 0.0
+        show("num_running_reqs", running)
+        show("num_queue_reqs", len(self.waiting))
+        show("gen_throughput", self.throughput)
+        show("decode_sum_seq_lens", used)
+        show("num_used_tokens", used)
+        show("kv_used_tokens", used)
+        show("kv_available_tokens", self.limits.tokens - used)
+        show("token_usage", round(used / self.limits.tokens, 2))
+        show("full_token_usage", used / self.limits.tokens)

@@ -1,0 +1,285 @@
+"""A small supervisor: keeps one serve script running, restarts it when it dies, and leaves nothing behind.
+
+    python supervisor.py --directory D run|start|stop|restart|pid|status
+
+`run` is the daemon itself, in the foreground; `start` puts it into the background first. `stop` ends the worker and the
+daemon. `restart` returns when the old process is gone and the new one is spawned. Every answer but `pid`'s is one line
+of JSON. One file, standard library only, so that it can be put beside any script.
+
+In D: `supervisor.json` (see `Orders`), and under `run/` the worker's log, the daemon's own log, pid file and socket.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_SOCKET = "run/supervisor.sock"
+_LOCK = "run/supervisor.lock"
+_PID = "run/worker.pid"
+_OWN_LOG = "run/supervisor.log"
+_PR_SET_PDEATHSIG = 1
+
+
+class Orders(NamedTuple):
+    """`supervisor.json`: what to run and how patiently."""
+
+    script: str = "serve.sh"
+    """The serve script, relative to the directory."""
+    log: str = "run/worker.log"
+    """Where its output goes, appended."""
+    stop_seconds: float = 10.0
+    """How long it may take to end before it is killed."""
+    restart_seconds: float = 0.5
+    """Pause before it is started again after a crash."""
+    start_limit: int = 5
+    """Crashes within the interval after which it is left lying."""
+    start_interval: float = 60.0
+    """The interval, in seconds."""
+
+
+class Daemon:
+    """Holds the worker's process.
+
+    Args:
+        orders: What to run.
+    """
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+        self._process: asyncio.subprocess.Process | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._state = "stopped"
+        self._crashes: list[float] = []
+        self._restarts = 0
+        self._since = time.time()
+        self._turn = asyncio.Lock()
+        self._ended = asyncio.Event()
+
+    async def serve(self) -> None:
+        """Answer on the socket until `stop`."""
+        Path(_SOCKET).unlink(missing_ok=True)
+        server = await asyncio.start_unix_server(self._answer, _SOCKET)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._ended.set)
+        async with server:
+            await self._ended.wait()
+            async with self._turn:
+                await self._halt()
+        Path(_SOCKET).unlink(missing_ok=True)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        word = (await reader.readline()).decode().strip()
+        try:
+            answer = await self._obey(word)
+        except OSError as failure:
+            answer = {"error": str(failure)}
+        writer.write(json.dumps(answer).encode() + b"\n")
+        with contextlib.suppress(ConnectionError):
+            await writer.drain()
+        writer.close()
+        if word == "stop":
+            self._ended.set()
+
+    async def _obey(self, word: str) -> dict[str, Any]:
+        if word in {"status", "pid"}:
+            return self._status()
+        async with self._turn:
+            was = self._pid()
+            if word in {"stop", "restart"}:
+                await self._halt()
+            if word in {"start", "restart"} and self._pid() == 0:
+                self._crashes.clear()
+                await self._spawn()
+            return {**self._status(), "was": was}
+
+    def _pid(self) -> int:
+        return self._process.pid if self._process is not None and self._process.returncode is None else 0
+
+    def _status(self) -> dict[str, Any]:
+        return {"state": self._state, "pid": self._pid(), "restarts": self._restarts, "since": round(self._since, 3)}
+
+    async def _spawn(self) -> None:
+        """Start the script in a session of its own; it dies with the daemon."""
+        with Path(self._orders.log).open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                "bash",
+                self._orders.script,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+        Path(_PID).write_text(f"{self._process.pid}\n", encoding="utf-8")
+        self._enter("running")
+        self._watch = asyncio.create_task(self._mind(self._process))
+
+    async def _mind(self, process: asyncio.subprocess.Process) -> None:
+        """Wait for a process to end by itself, and start it again unless that happened too often."""
+        status = await process.wait()
+        _kill_group(process.pid)
+        now = time.monotonic()
+        self._crashes = [at for at in self._crashes if now - at < self._orders.start_interval] + [now]
+        self._say(f"process {process.pid} ended with status {status}")
+        if len(self._crashes) >= self._orders.start_limit:
+            self._say(f"ended {len(self._crashes)} times within {self._orders.start_interval:g} s; not started again")
+            self._enter("failed")
+            return
+        self._enter("restarting")
+        await asyncio.sleep(self._orders.restart_seconds)
+        async with self._turn:
+            # Somebody may have started or stopped it in the meantime.
+            if self._process is process and self._state == "restarting":
+                self._restarts += 1
+                await self._spawn()
+
+    async def _halt(self) -> None:
+        """End the worker: ask, wait, kill the whole group."""
+        process, watch = self._process, self._watch
+        self._enter("stopped")
+        if watch is not None:
+            watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watch
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+            try:
+                await asyncio.wait_for(process.wait(), self._orders.stop_seconds)
+            except TimeoutError:
+                self._say(f"process {process.pid} did not end within {self._orders.stop_seconds:g} s; killed")
+        if process is not None:
+            _kill_group(process.pid)
+            await process.wait()
+        self._process = self._watch = None
+        Path(_PID).unlink(missing_ok=True)
+
+    def _enter(self, state: str) -> None:
+        self._state = state
+        self._since = time.time()
+
+    def _say(self, text: str) -> None:
+        with Path(_OWN_LOG).open("a", encoding="utf-8") as log:
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+
+
+def _die_with_parent() -> None:
+    """Have the kernel kill this process when the daemon is gone; it holds over exec."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _kill_group(leader: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def ask(word: str, timeout: float = 60.0) -> dict[str, Any] | None:
+    """Put one word to the daemon of the current directory.
+
+    Returns:
+        Its answer, or None where no daemon runs.
+    """
+    with socket.socket(socket.AF_UNIX) as line:
+        line.settimeout(timeout)
+        try:
+            line.connect(_SOCKET)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return None
+        line.sendall(f"{word}\n".encode())
+        said = b""
+        while not said.endswith(b"\n"):
+            part = line.recv(65536)
+            if not part:
+                break
+            said += part
+    answer: dict[str, Any] = json.loads(said)
+    return answer
+
+
+def start_daemon(program: Path) -> None:
+    """Put a daemon for the current directory into the background and wait until it answers.
+
+    Args:
+        program: This file.
+
+    Raises:
+        RuntimeError: it did not come up.
+    """
+    with Path(_OWN_LOG).open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(program), "--directory", ".", "run"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + 30
+    while ask("status") is None:
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"the supervisor did not come up; see {Path(_OWN_LOG).resolve()}")
+        time.sleep(0.02)
+
+
+def run_daemon() -> int:
+    """Be the daemon of the current directory; 1 where there is one already."""
+    with Path(_LOCK).open("w", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("a supervisor is running here already", file=sys.stderr)
+            return 1
+        written = json.loads(Path("supervisor.json").read_text(encoding="utf-8"))
+
+        async def serve() -> None:
+            await Daemon(Orders(**written)).serve()
+
+        asyncio.run(serve())
+    return 0
+
+
+def main(argv: list[str]) -> int:
+    """The command line; returns the exit status."""
+    words = argparse.ArgumentParser(prog="supervisor")
+    words.add_argument("--directory", required=True, help="where supervisor.json lies")
+    words.add_argument("word", choices=["run", "start", "stop", "restart", "pid", "status"])
+    read = words.parse_args(argv)
+    program = Path(__file__).resolve()
+    # A socket's path may have 107 bytes; from here it is short wherever the directory lies.
+    os.chdir(read.directory)
+    Path("run").mkdir(exist_ok=True)
+    if read.word == "run":
+        return run_daemon()
+    answer = ask(read.word)
+    if answer is None and read.word in {"start", "restart"}:
+        start_daemon(program)
+        answer = ask("start")
+    if answer is None:
+        answer = {"state": "stopped", "pid": 0, "restarts": 0, "since": 0}
+    if read.word == "stop":
+        _await_end()
+    print(answer["pid"] if read.word == "pid" else json.dumps(answer))
+    return 1 if "error" in answer else 0
+
+
+def _await_end() -> None:
+    """Wait until the daemon has let go of its lock."""
+    with Path(_LOCK).open("a", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,238 @@
+"""The worker's process: argv and environment in, an SGLang 0.5.14 decode worker out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from random import Random
+
+from aiohttp import ClientSession, web
+
+from evals.lab import private
+from evals.lab.arguments import Launch, parse, resolve
+from evals.lab.clock import Clock
+from evals.lab.endpoints import Endpoints
+from evals.lab.faults import Conditions, build
+from evals.lab.log import Log
+from evals.lab.metrics import Metrics
+from evals.lab.pace import Noise, Pace
+from evals.lab.scheduler import Limits, OutOfMemoryError, Scheduler
+from evals.lab.specimen import SPECIMENS, Specimen
+from evals.lab.startup import Started, StartError, envelope, pass_failure, start
+
+_WARNING = """{path}:55: UserWarning: 'python -m sglang.launch_server' is still supported, but 'sglang serve' is the \
+recommended entrypoint.
+  Example: sglang serve --model-path <model> [options]
+  warnings.warn("""
+
+
+def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path, program: str) -> None:
+    """Run a worker until it is told to end.
+
+    Args:
+        argv: The words after the program.
+        environ: Its environment.
+        ground: The ground that it belongs to.
+        program: Path of the launched file, for the warning at the start.
+
+    Raises:
+        SystemExit: 2 for arguments that the engine refuses, 1 where its configuration does.
+    """
+    nature = private.read(ground)
+    specimen = SPECIMENS[nature.specimen]
+    clock = Clock(nature.start_speed, _born())
+    print(_WARNING.format(path=program), file=sys.stderr, flush=True)
+    values = parse(argv)
+    boot = private.next_boot(ground)
+    chance = Random(f"{nature.seed}/{boot}")
+    try:
+        launch = resolve(values, specimen, chance.getrandbits(30))
+    except ValueError:
+        traceback.print_exc()
+        raise SystemExit(1) from None
+    log = Log(launch.arguments["tp_size"])
+    noise = Noise(nature.boot_noise, nature.run_noise)
+    overlap = not launch.arguments["disable_overlap_schedule"]
+    stretch = Pace((), overlap=overlap, noise=noise, chance=Random(chance.random())).boot
+    try:
+        started = start(launch, specimen, environ, clock, log, stretch=stretch, chance=Random(chance.random()))
+    except StartError as failure:
+        for pause in envelope(str(failure), log, os.getpid()):
+            time.sleep(clock.wall(pause))
+        os.kill(os.getpid(), signal.SIGKILL)
+    pace = Pace(started.sizes, overlap=overlap, noise=noise, chance=Random(chance.random()))
+    faults = build(nature.faults, Conditions(overlap, dict(environ)), Random(chance.random()))
+    serving = Clock(nature.serve_speed)
+    metrics = Metrics(launch.arguments["served_model_name"], os.getpid())
+
+    def note(kind: str, detail: str) -> None:
+        private.note(ground, boot, kind, detail)
+
+    def schedule() -> Scheduler:
+        return Scheduler(_limits(launch, started), pace, faults, specimen, serving, log, metrics, note)
+
+    asyncio.run(_serve(launch, started, specimen, schedule, serving, log, metrics, Random(chance.random())))
+
+
+def _born() -> float:
+    """When this process was forked, in the monotonic clock's seconds: imports are part of a start."""
+    ticks = float(Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.monotonic() - max(age, 0.0)
+
+
+def _limits(launch: Launch, started: Started) -> Limits:
+    arguments = launch.arguments
+    chunk = arguments["chunked_prefill_size"]
+    return Limits(
+        running=started.allocation.requests,
+        queued=arguments["max_queued_requests"],
+        tokens=started.allocation.tokens,
+        chunk=min(chunk if chunk > 0 else arguments["max_prefill_tokens"], arguments["max_prefill_tokens"]),
+        free=started.free,
+        log_interval=arguments["decode_log_interval"],
+        cached=not arguments["disable_radix_cache"],
+    )
+
+
+async def _serve(
+    launch: Launch,
+    started: Started,
+    specimen: Specimen,
+    schedule: Callable[[], Scheduler],
+    clock: Clock,
+    log: Log,
+    metrics: Metrics,
+    chance: Random,
+) -> None:
+    """Open the port, warm up, and serve until a signal or a failure ends it."""
+    scheduler = schedule()
+    endpoints = Endpoints(
+        launch, started.allocation, started.graphs, specimen, scheduler, clock, log, metrics, Random(chance.random())
+    )
+    _first_gauges(launch, started, specimen, metrics)
+    leaving = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leaving.set)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, leaving.set)
+    runner = web.AppRunner(endpoints.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+    log.server(f"INFO:     Started server process [{os.getpid()}]")
+    log.server("INFO:     Waiting for application startup.")
+    await runner.setup()
+    log.server("INFO:     Application startup complete.")
+    host, port = launch.arguments["host"], launch.arguments["port"]
+    try:
+        listening = _listen(host, port)
+    except OSError as failure:
+        log.server(
+            f"ERROR:    [Errno {failure.errno}] error while attempting to bind on address ({host!r}, {port}):"
+            " address already in use"
+        )
+        log.server("INFO:     Waiting for application shutdown.")
+        log.server("INFO:     Application shutdown complete.")
+        raise SystemExit(1) from None
+    await web.SockSite(runner, listening, backlog=2048).start()
+    log.server(f"INFO:     Uvicorn running on http://{host}:{port} (Press CTRL+C to quit)")
+    loop = asyncio.create_task(scheduler.run())
+    warm = asyncio.create_task(_warm_up(endpoints, launch, log))
+    watch = asyncio.create_task(_watchdog(scheduler, launch, clock, log))
+    end = asyncio.create_task(leaving.wait())
+    await asyncio.wait({loop, end, watch}, return_when=asyncio.FIRST_COMPLETED)
+    if loop.done() or watch.done():
+        await _crash(loop, specimen, clock, log)
+    warm.cancel()
+    endpoints.leaving = True
+    log.server(f"SIGTERM received. signum={signal.SIGTERM.value} frame=None. Draining requests and shutting down...")
+    await _drain(endpoints, clock, log)
+    log.server(f"kill_process_tree called: parent_pid={os.getpid()}, include_parent=True, pid={os.getpid()}")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A listening address.
+
+    Raises:
+        OSError: somebody holds it.
+    """
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((host, port))
+    except OSError:
+        made.close()
+        raise
+    made.setblocking(False)
+    return made
+
+
+def _first_gauges(launch: Launch, started: Started, specimen: Specimen, metrics: Metrics) -> None:
+    """Gauges that the start sets once."""
+    tokens = started.allocation.tokens
+    metrics.set("max_total_num_tokens", tokens)
+    metrics.set("page_size", specimen.page)
+    metrics.set("num_pages", tokens // specimen.page)
+    metrics.set("context_len", launch.arguments["context_length"] or specimen.context)
+    metrics.set("startup_available_gpu_memory_gb", started.free)
+    metrics.set("kv_available_tokens", tokens)
+
+
+async def _warm_up(endpoints: Endpoints, launch: Launch, log: Log) -> None:
+    """The engine's own first requests, over its own port."""
+    host = launch.arguments["host"]
+    base = f"http://{'127.0.0.1' if host in {'0.0.0.0', '::'} else host}:{launch.arguments['port']}"
+    if not launch.arguments["skip_server_warmup"]:
+        async with ClientSession() as client:
+            await (await client.get(f"{base}/model_info")).read()
+            body = {"text": "The capital city of France is", "sampling_params": {"max_new_tokens": 8}}
+            await (await client.post(f"{base}/generate", json=body)).read()
+    endpoints.status = "Up"
+    log.server("The server is fired up and ready to roll!")
+
+
+async def _watchdog(scheduler: Scheduler, launch: Launch, clock: Clock, log: Log) -> None:
+    """End when a batch has stood still for longer than `--watchdog-timeout`."""
+    limit = float(launch.arguments["watchdog_timeout"])
+    while True:
+        await asyncio.sleep(clock.wall(max(limit / 10, 1.0)))
+        if not scheduler.idle and clock.now() - scheduler.heartbeat > limit:
+            log.ranks(f"Scheduler watchdog timeout (self.watchdog_timeout={limit:g}, self.soft=False)")
+            return
+
+
+async def _crash(loop: asyncio.Task[None], specimen: Specimen, clock: Clock, log: Log) -> None:
+    """What follows when the scheduler is lost while serving."""
+    if loop.done():
+        failure = loop.exception()
+        if not isinstance(failure, OutOfMemoryError):
+            text = "".join(traceback.format_exception(failure)) if failure else "the loop ended"
+            log.rank(f"Scheduler hit an exception: {text}")
+        else:
+            said = pass_failure(failure.needed, failure.free, specimen, prefill=failure.prefill)
+            log.rank(f"Scheduler hit an exception: {said}")
+    log.server("SIGQUIT received. signum=None, frame=None. It usually means one child failed.")
+    log.server("Sleeping 5 seconds before crash diagnostics to let GPU activity settle.")
+    await asyncio.sleep(clock.wall(5.0))
+    log.server("No live scheduler processes found; skipping py-spy and CUDA coredump.")
+    log.server(f"kill_process_tree called: parent_pid={os.getpid()}, include_parent=True, pid={os.getpid()}")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def _drain(endpoints: Endpoints, clock: Clock, log: Log) -> None:
+    """Wait for open requests, however long they take; a server that failed its health check does not wait."""
+    while endpoints.open_requests:
+        if endpoints.status == "UnHealthy":
+            log.server("Signal SIGTERM received while health check failed. Force exiting.")
+            return
+        left = endpoints.open_requests
+        log.server(
+            f"Gracefully exiting... Remaining number of requests {len(left)}. Remaining requests remaining_rids={left}."
+        )
+        until = clock.now() + 5.0
+        while endpoints.open_requests and clock.now() < until:
+            await asyncio.sleep(0.02)
