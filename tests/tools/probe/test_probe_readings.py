@@ -1,0 +1,321 @@
+"""The agent's side: checks become readings, whatever the worker does."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from agent.domain import Check, CheckName, Reading
+from agent.errors import NoAnswer
+from tools.local import LocalHost
+from tools.probe import canary, live_requests, run_check
+from tools.scripted import ScriptedHost
+
+
+def check_of(name: CheckName, concurrency: tuple[int, ...] = (8,), count: int = 20, tokens: int = 128) -> Check:
+    """A check as policy would demand it."""
+    return Check(name=name, concurrency=concurrency, count=count, tokens=tokens, why="a test")
+
+
+def ask(host: object, url: str, check: Check, limit: float = 60, seed: int = 3) -> dict[str, Reading]:
+    """Run a check; readings by metric, those with single runs by metric and concurrency."""
+    told: list[tuple[str, float | None]] = []
+    readings = run_check(
+        host,  # type: ignore[arg-type]
+        base_url=url,
+        check=check,
+        phase="candidate",
+        seed=seed,
+        limit_seconds=limit,
+        tell=lambda sentence, share: told.append((sentence, share)),
+    )
+    assert all(share is None or 0 <= share <= 1 for _, share in told)
+    assert all(reading.phase == "candidate" and reading.source for reading in readings)
+    return {
+        f"{reading.metric}@{reading.concurrency}" if reading.values else reading.metric: reading for reading in readings
+    }
+
+
+class TestSessions:
+    def test_a_sound_model(self, serve, host) -> None:
+        """Right calls in every turn are no corruption, and the detail says how many were in flight."""
+        served = serve()
+
+        readings = ask(host, served.url, check_of("sessions"))
+
+        corrupted, failed = readings["corrupted_sessions"], readings["failed_requests"]
+        assert (corrupted.value, corrupted.n, corrupted.bad) == (0.0, 20, 0)
+        assert (failed.value, failed.n, failed.bad) == (0.0, 60, 0)
+        assert "0 of 20 sessions corrupted at 8 in flight" in corrupted.detail
+        assert served.seen()["peak"] == 8
+
+    @pytest.mark.parametrize("script", [{"think": 20}, {"dribble": True}], ids=["thinks first", "chunks in crumbs"])
+    def test_what_is_no_fault(self, serve, host, script) -> None:
+        """Reasoning before the call, and events torn over many packets, change nothing."""
+        readings = ask(host, serve(**script).url, check_of("sessions"))
+
+        assert (readings["corrupted_sessions"].n, readings["corrupted_sessions"].bad) == (20, 0)
+
+    @pytest.mark.parametrize(
+        ("fault", "kind"),
+        [
+            ("other_fact", "wrong arguments"),
+            ("invented", "wrong arguments"),
+            ("number", "wrong arguments"),
+            ("extra_argument", "wrong arguments"),
+            ("other_session", "mixed sessions"),
+            ("other_session_in_text", "mixed sessions"),
+            ("other_tool", "wrong tool"),
+            ("no_call", "no call"),
+            ("malformed", "malformed json"),
+            ("list", "malformed json"),
+            ("empty", "empty arguments"),
+            ("empty_object", "empty arguments"),
+            ("loop", "repetition"),
+            ("loop_then_call", "repetition"),
+            ("twice", "repetition"),
+            ("two_calls", "extra call"),
+            ("garbled", "garbled text"),
+            ("endless", "never ended"),
+        ],
+    )
+    def test_every_way_to_be_wrong_is_seen(self, serve, host, fault, kind) -> None:
+        """A session with a wrong reply is counted once, with the kind of its fault; the others stay good."""
+        served = serve(fault=fault, every=5, first=0.002, gap=0.0005)
+
+        corrupted = ask(host, served.url, check_of("sessions"))["corrupted_sessions"]
+
+        assert (corrupted.n, corrupted.bad, corrupted.value) == (20, 4, 0.2)
+        assert f"4 {kind};" in corrupted.detail
+        assert "wanted set_" in corrupted.detail
+
+    def test_a_lost_correction_is_seen(self, serve, host) -> None:
+        """A model that answers with a value that the user has replaced has lost a fact."""
+        served = serve(fault="old_value", every=1)
+
+        corrupted = ask(host, served.url, check_of("sessions", count=40))["corrupted_sessions"]
+
+        assert corrupted.bad
+        assert f"{corrupted.bad} lost fact;" in corrupted.detail
+
+    @pytest.mark.parametrize(
+        ("script", "says"),
+        [
+            ({"http": 503}, "status 503"),
+            ({"cut": "error"}, "503 The request queue is full."),
+            ({"cut": "close"}, "without a finish reason"),
+            ({"cut": "reset"}, "cut"),
+        ],
+        ids=["busy", "error in the stream", "stream ends early", "connection reset"],
+    )
+    def test_a_failed_request_is_no_corruption(self, serve, host, script, says) -> None:
+        """What the worker did not answer is counted apart; the session has not been judged."""
+        served = serve(every=12, **script)
+
+        readings = ask(host, served.url, check_of("sessions"))
+
+        corrupted, failed = readings["corrupted_sessions"], readings["failed_requests"]
+        assert failed.bad
+        assert served.seen()["requests"] == failed.n
+        assert failed.bad == failed.n // 12
+        assert says in failed.detail
+        assert (corrupted.n, corrupted.bad) == (20 - failed.bad, 0)
+        assert "could not be judged" in corrupted.detail
+
+    def test_nobody_there(self, host) -> None:
+        """Without a server there is no corruption reading, and every request that was tried failed."""
+        readings = ask(host, f"http://127.0.0.1:{free_port()}", check_of("sessions", count=500))
+
+        assert readings["corrupted_sessions"].value is None
+        assert readings["corrupted_sessions"].no_data
+        assert readings["failed_requests"].value == 1.0
+        assert readings["failed_requests"].n < 100
+
+    def test_when_the_time_is_up(self, serve, host) -> None:
+        """A run that is out of time judges what it has, and what was cut short did not fail."""
+        served = serve(first=0.3)
+
+        readings = ask(host, served.url, check_of("sessions", concurrency=(2,), count=100), limit=2.5)
+
+        corrupted, failed = readings["corrupted_sessions"], readings["failed_requests"]
+        assert 0 < corrupted.n < 100
+        assert "the time was up" in corrupted.detail
+        assert failed.bad == 0
+
+    def test_seeds(self, serve, host) -> None:
+        """The same seed sends the same conversations, another one none of them, and no two sessions are alike."""
+        sent = []
+        for seed in (1, 1, 2):
+            served = serve()
+            ask(host, served.url, check_of("sessions", count=10), seed=seed)
+            sent.append(set(served.seen()["prompts"]))
+
+        assert sent[0] == sent[1]
+        assert not sent[0] & sent[2]
+        assert len(sent[0]) == 30
+
+
+class TestThroughput:
+    def test_every_concurrency_has_its_reading(self, serve, host) -> None:
+        """One reading for each concurrency with every run in it, over prompts that are all different."""
+        served = serve(gap=0.01)
+
+        readings = ask(host, served.url, check_of("throughput", (2, 8), count=3, tokens=40))
+
+        few, many = readings["throughput_tokens_per_second@2"], readings["throughput_tokens_per_second@8"]
+        assert few.n == many.n == 3
+        assert few.value is not None
+        assert few.value == pytest.approx(sum(few.values) / 3)
+        assert many.value is not None
+        assert many.value > 2 * few.value
+        assert readings["failed_requests"].value == 0.0
+        seen = served.seen()
+        assert seen["peak"] == 8
+        assert len(set(seen["prompts"])) == seen["requests"] == 4 * (2 + 8)
+
+    def test_foreign_traffic(self, serve, host) -> None:
+        """A measurement that others touched is no measurement."""
+        readings = ask(host, serve(foreign=2000).url, check_of("throughput", (4,), count=2, tokens=40))
+
+        assert readings["throughput_tokens_per_second"].value is None
+        assert "of others" in str(readings["throughput_tokens_per_second"].no_data)
+
+    def test_others_in_flight_before(self, serve, host) -> None:
+        """Somebody else's running request is foreign traffic, even though it never ends."""
+        readings = ask(host, serve(loads=3).url, check_of("throughput", (4,), count=1, tokens=20))
+
+        assert "3 requests of others" in str(readings["throughput_tokens_per_second"].no_data)
+
+    def test_failed_requests_spoil_a_run(self, serve, host) -> None:
+        """A burst in which requests failed has no rate; the failures have a reading of their own."""
+        readings = ask(host, serve(http=503, every=1).url, check_of("throughput", (4,), count=2, tokens=20))
+
+        assert "4 requests failed" in str(readings["throughput_tokens_per_second"].no_data)
+        assert readings["failed_requests"].value == 1.0
+
+    def test_a_server_that_counts_too_few(self, serve, host) -> None:
+        """Where the server's usage is less than what came, neither number is believed."""
+        readings = ask(host, serve(usage=0.5).url, check_of("throughput", (4,), count=1, tokens=20))
+
+        assert "count fewer tokens than came" in str(readings["throughput_tokens_per_second"].no_data)
+
+    def test_a_server_without_usage(self, serve, host) -> None:
+        """Without usage the chunks are counted."""
+        readings = ask(host, serve(usage=0, gap=0.01).url, check_of("throughput", (4,), count=1, tokens=30))
+
+        assert readings["throughput_tokens_per_second@4"].n == 1
+
+
+class TestAborts:
+    def test_a_worker_that_survives(self, serve, host) -> None:
+        """Storms at three fractions cut streams off for real, and a canary gets its tokens after each."""
+        served = serve(gap=0.003)
+
+        wedged = ask(host, served.url, check_of("aborts", (24,), count=24, tokens=80))["wedged_storms"]
+
+        assert (wedged.value, wedged.n, wedged.bad) == (0.0, 3, 0)
+        assert "a canary got its first token" in wedged.detail
+        assert served.seen()["disconnects"] > 20
+
+    def test_nobody_there(self, host) -> None:
+        """A worker that did not answer before the first storm was not wedged by one."""
+        wedged = ask(host, f"http://127.0.0.1:{free_port()}", check_of("aborts"))["wedged_storms"]
+
+        assert wedged.value is None
+        assert "before the first storm" in str(wedged.no_data)
+
+
+class TestCanary:
+    def test_an_answer(self, serve, host) -> None:
+        """One request through the entry that is answered is 1."""
+        reading = canary(host, base_url=serve().url, phase="restored", limit_seconds=20)
+
+        assert (reading.metric, reading.value, reading.n) == ("entry_answers", 1.0, 1)
+
+    @pytest.mark.parametrize(
+        "script", [{"http": 503}, {"wedge_after": 0}, {"cut": "close"}], ids=["busy", "silent", "cut off"]
+    )
+    def test_no_answer(self, serve, host, script) -> None:
+        """An entry that is busy, silent or breaks off does not answer, whatever its status code."""
+        reading = canary(host, base_url=serve(**script).url, phase="restored", limit_seconds=1.5)
+
+        assert reading.value == 0.0
+        assert reading.detail.startswith("no answer")
+
+    def test_nobody_there(self, host) -> None:
+        """Nobody listening is no answer: that has been measured."""
+        reading = canary(host, base_url=f"http://127.0.0.1:{free_port()}", phase="restored", limit_seconds=5)
+
+        assert reading.value == 0.0
+
+
+class TestLiveRequests:
+    @pytest.mark.parametrize(
+        ("script", "live"),
+        [
+            ({}, 0),
+            ({"loads": 7}, 7),
+            ({"gauge": 160}, 0),
+            ({"gauge": 160, "loads": False}, None),
+            ({"gauge": 0, "loads": False}, 0),
+            ({"gauge": 5, "loads": False, "foreign": 100}, 5),
+            ({"loads": False, "metrics": False}, None),
+            ({"gauge": 0, "foreign": 100}, 1),
+        ],
+        ids=[
+            "idle",
+            "the scheduler counts seven",
+            "a stale gauge against the scheduler",
+            "a stale gauge alone",
+            "an idle gauge alone",
+            "a gauge and tokens that move",
+            "no counter at all",
+            "requests too short for the scheduler's snapshot",
+        ],
+    )
+    def test_who_is_believed(self, serve, host, script, live) -> None:
+        """The scheduler's word counts, a gauge only with tokens that move, and what nobody knows is None."""
+        assert live_requests(host, base_url=serve(**script).url, limit_seconds=3) == live
+
+    def test_nobody_there(self, host) -> None:
+        """Without a worker nobody has been counted."""
+        assert live_requests(host, base_url=f"http://127.0.0.1:{free_port()}", limit_seconds=3) is None
+
+
+class TestTheProbeItselfFails:
+    @pytest.mark.parametrize("name", ["sessions", "throughput", "aborts"])
+    def test_a_host_that_does_not_answer(self, name) -> None:
+        """A broken link is a reason for having no data, never an exception."""
+        host = ScriptedHost(answer=broken)
+
+        readings = ask(host, "http://127.0.0.1:1", check_of(name))
+
+        assert all(reading.value is None and "the link broke" in str(reading.no_data) for reading in readings.values())
+
+    def test_a_host_without_python(self, serve, tmp_path) -> None:
+        """An interpreter that is not there is a reason too."""
+        host = LocalHost(tmp_path, python="/nowhere/python3")
+
+        reading = canary(host, base_url=serve().url, phase="baseline", limit_seconds=5)
+
+        assert reading.value is None
+        assert reading.no_data
+
+    def test_a_url_that_is_none(self, host) -> None:
+        """A base URL that cannot be used is said to be so."""
+        readings = ask(host, "127.0.0.1:31000", check_of("throughput", (4, 8)))
+
+        assert "not an http or https URL" in str(readings["throughput_tokens_per_second"].no_data)
+
+
+def broken(*_: object) -> Exception:
+    """A link that does not hold."""
+    return NoAnswer("far", ("probe",), None, "the link broke")
+
+
+def free_port() -> int:
+    """A port on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,1558 @@
+"""The load: one file, standard library only, Python 3.10 or newer, run on the worker's host as `PYTHON probe.py`.
+
+It reads one JSON object on stdin, streams JSON lines on stdout and ends: progress lines (at least one a second, at most
+four), then one `{"event": "result", ...}` or `{"event": "invalid", "why": ...}`.
+
+    kind         what it does                                            what it wants besides base_url and seed
+    sessions     multi-turn tool-call sessions whose right calls are     concurrency [..], count (sessions in all),
+                 known, validated from the streamed chunks               turns, tokens (of a reply), padding (words)
+    throughput   bursts of C streams at once, after a warm-up round      concurrency [..], count (runs each), tokens,
+                 that is discarded                                       words (of a prompt), raw, token_ids
+    aborts       storms of streams that are cut off, then one canary     concurrency [..], count (streams a storm),
+                 that must get tokens within a number of steps           tokens, fractions, steps, floor_seconds
+    canary       one request                                             tokens
+    counters     requests in flight, from counters that can be trusted   window_seconds
+
+Common fields: `deadline` (seconds for everything), `timeout` (seconds for one request), `api_key_env` (name of the
+variable that holds the key; never the key).
+
+Times are seconds. Tokens per second are the generated tokens of a burst (by the server's `usage`) over the time from
+the moment when its requests are written until its last stream has ended. Inter-token times are those between chunks:
+a server that puts several tokens into one chunk shows in `tokens_per_chunk`.
+
+It never outlives its run: every request and the whole run have a deadline, the kernel's alarm stands behind both, and
+it ends, closing its connections, on SIGTERM, on SIGINT, when its parent is gone and when nobody reads its stdout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import json
+import math
+import os
+import random
+import re
+import resource
+import select
+import signal
+import socket
+import ssl
+import sys
+import time
+from array import array
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+PROGRESS_SECONDS = 0.25
+LAG_INTERVAL_SECONDS = 0.01
+TIMER_GRAIN_SECONDS = 0.001
+"""asyncio rounds timeouts up to milliseconds, so that a lag below this cannot be told from the timer's own."""
+LAG_OF_GAP = 0.1
+"""Latencies are invalid when the event loop's p99 lag exceeds this share of the median gap between chunks."""
+LAG_OF_BURST = 0.01
+"""A rate is invalid when that lag exceeds this share of the burst: its error would pass one per cent."""
+BUSY_LIMIT = 0.5
+"""A rate is invalid when the client itself used more than this share of a core: it may have been the bottleneck."""
+ABOVE = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512)
+"""Thresholds for the exposure, sizes at which decode graphs are usually captured up to."""
+READ_STDIN_SECONDS = 30
+PR_SET_PDEATHSIG = 1
+SPECIAL = re.compile(rb'"(?:usage|error)"\s*:\s*\{|"finish_reason"\s*:\s*["{]|\[DONE\]')
+"""Events worth parsing after the first token; a quote inside generated text is escaped, so it never matches."""
+
+
+# ------------------------------------------------------------------------------------------------- measuring
+
+
+def percentile(values: Iterable[float], share: float) -> float | None:
+    """Nearest-rank percentile; None of nothing."""
+    ranked = sorted(values)
+    if not ranked:
+        return None
+    return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
+
+
+def summary(values: Iterable[float]) -> dict[str, float | int | None]:
+    """Sample size, p50 and p99, in the unit of the values."""
+    ranked = sorted(values)
+    return {"n": len(ranked), "p50": percentile(ranked, 0.5), "p99": percentile(ranked, 0.99)}
+
+
+class Load:
+    """Requests in flight and streams decoding, by time and by tokens."""
+
+    def __init__(self, size: int) -> None:
+        self.in_flight = 0
+        self.decoding = 0
+        self.peak = 0
+        self.decoding_peak = 0
+        self.tokens = [0] * (size + 2)
+        self._seconds = [0.0] * (size + 2)
+        self._decoding_seconds = [0.0] * (size + 2)
+        self._since = time.perf_counter()
+
+    def move(self, *, in_flight: int = 0, decoding: int = 0) -> None:
+        """Note that so many more, or fewer, are there from now on."""
+        now = time.perf_counter()
+        self._seconds[self.in_flight] += now - self._since
+        self._decoding_seconds[self.decoding] += now - self._since
+        self._since = now
+        self.in_flight += in_flight
+        self.decoding += decoding
+        self.peak = max(self.peak, self.in_flight)
+        self.decoding_peak = max(self.decoding_peak, self.decoding)
+
+    def report(self) -> dict[str, Any]:
+        """Peak, means over the time with anything in flight, and shares of tokens and time above the thresholds."""
+        self.move()
+        top = [size for size in ABOVE if size < self.peak]
+        return {
+            "peak": self.peak,
+            "mean": _weighted(self._seconds),
+            "decoding_peak": self.decoding_peak,
+            "decoding_mean": _weighted(self._decoding_seconds),
+            "tokens_above": {str(size): _share_above(self.tokens, size) for size in top},
+            "time_above": {str(size): _share_above(self._seconds, size) for size in top},
+        }
+
+
+def _weighted(weights: Sequence[float]) -> float:
+    total = sum(weights[1:])
+    return sum(level * weight for level, weight in enumerate(weights)) / total if total else 0.0
+
+
+def _share_above(weights: Sequence[float], size: int) -> float:
+    total = sum(weights[1:])
+    return sum(weights[size + 1 :]) / total if total else 0.0
+
+
+class Meter:
+    """What the client itself was up to: lag of its event loop and use of its core."""
+
+    def __init__(self) -> None:
+        self._lags = array("d")
+        self._task: asyncio.Task[None] | None = None
+        self._wall = time.perf_counter()
+        self._cpu = time.process_time()
+
+    def __enter__(self) -> Meter:
+        self._wall = time.perf_counter()
+        self._cpu = time.process_time()
+        self._task = asyncio.get_running_loop().create_task(self._watch())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self.wall = time.perf_counter() - self._wall
+        self.cpu = time.process_time() - self._cpu
+
+    async def _watch(self) -> None:
+        while True:
+            due = time.perf_counter() + LAG_INTERVAL_SECONDS
+            await asyncio.sleep(LAG_INTERVAL_SECONDS)
+            self._lags.append(max(0.0, time.perf_counter() - due))
+
+    @property
+    def lag(self) -> float:
+        """The p99 lag of the event loop, less the timer's own grain; infinite when it never got a turn."""
+        lag = percentile(self._lags, 0.99)
+        if lag is None:
+            return self.wall if self.wall > 2 * LAG_INTERVAL_SECONDS else 0.0
+        return max(0.0, lag - TIMER_GRAIN_SECONDS)
+
+    def report(self, replies: Sequence[Reply]) -> dict[str, Any]:
+        """The figures on which validity is judged."""
+        tokens = sum(reply.tokens for reply in replies)
+        return {
+            "lag_p99": self.lag,
+            "utilisation": self.cpu / self.wall if self.wall else 0.0,
+            "cpu_per_token": self.cpu / tokens if tokens else None,
+            "connection_failures": sum(1 for reply in replies if reply.kind == "connection"),
+            "send_delay_p99": percentile([reply.sent - reply.scheduled for reply in replies if reply.sent], 0.99),
+        }
+
+
+# ------------------------------------------------------------------------------------------------------ HTTP
+
+
+class Target(NamedTuple):
+    """Where requests go."""
+
+    address: str
+    port: int
+    name: str
+    """Host as the URL spells it, for the Host header and the certificate."""
+    prefix: str
+    """Path of the base URL without a final slash."""
+    tls: ssl.SSLContext | None
+    headers: str
+    """Header lines that every request carries."""
+
+
+class ToolCall:
+    """A tool call as its deltas add up."""
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.name = ""
+        self.arguments = ""
+
+
+class Reply(asyncio.Protocol):
+    """One HTTP exchange on a connection of its own, timed, with its event stream read as it comes.
+
+    A subclass of the protocol, and not of the stream classes, because a reader that is woken for each line costs
+    more than the rest of the work on a token.
+    """
+
+    def __init__(self, request: bytes, load: Load, *, streaming: bool, read_all: bool) -> None:
+        loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[None] = loop.create_future()
+        self.request = request
+        self.scheduled = self.sent = self.first = self.ended = 0.0
+        self.status = 0
+        self.kind = ""
+        """Empty: it went well; else connection, timeout, http, stream, cut, malformed, or ours (we cut it)."""
+        self.why = ""
+        self.finish = ""
+        self.usage: int | None = None
+        self.chunks = 0
+        self.times = array("d")
+        self.content: list[str] = []
+        self.reasoning: list[str] = []
+        self.calls: dict[int, ToolCall] = {}
+        self.body: list[bytes] = []
+        self.cut_after: int | None = None
+        self._load = load
+        self._streaming = streaming
+        self._read_all = read_all
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._rest = b""
+        self._line = b""
+        self._left: int | None = None
+        self._chunked = False
+        self._closed_cleanly = False
+        self._terminated = False
+
+    # what callers use
+
+    @property
+    def ok(self) -> bool:
+        """Whether the whole answer came."""
+        return not self.kind
+
+    @property
+    def tokens(self) -> int:
+        """Generated tokens: by the server's usage, by chunks where it gave none."""
+        return self.chunks if self.usage is None else self.usage
+
+    @property
+    def text(self) -> str:
+        """What it said, reasoning first."""
+        return "".join(self.reasoning) + "".join(self.content)
+
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds between chunks that carried tokens."""
+        return [later - earlier for earlier, later in zip(self.times, self.times[1:], strict=False)]
+
+    def send(self, timeout: float, left: float) -> None:
+        """Write the request; from here its time counts.
+
+        Args:
+            timeout: Seconds that the server has for it.
+            left: Seconds until the run ends; a request that this cuts short did not fail.
+        """
+        self.sent = time.perf_counter()
+        self.scheduled = self.scheduled or self.sent
+        if self._transport is None or self.done.done():
+            return
+        if self._streaming:
+            self._load.move(in_flight=1)
+        late = ("timeout", f"not done in {timeout:.1f} s") if timeout <= left else ("ours", "the time was up")
+        self._timer = asyncio.get_running_loop().call_later(min(timeout, left), self.end, *late)
+        self._transport.write(self.request)
+
+    def end(self, kind: str = "", why: str = "") -> None:
+        """Close the connection and settle what came of it; the first word counts."""
+        if self.done.done():
+            return
+        self.kind, self.why, self.ended = kind, why, time.perf_counter()
+        if self._timer is not None:
+            self._timer.cancel()
+            if self._streaming:
+                self._load.move(in_flight=-1, decoding=-1 if self.first else 0)
+        if self._transport is not None:
+            self._transport.abort()
+        self.done.set_result(None)
+
+    # the protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the connection; nothing is sent yet."""
+        self._transport = transport  # type: ignore[assignment]  # a socket's transport both reads and writes
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Complete only if the body may end so."""
+        if exc is None and self._closed_cleanly:
+            self._complete()
+        else:
+            self.end("cut" if self.status else "connection", str(exc) if exc else "the connection was closed early")
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came, at the time when it came."""
+        now = time.perf_counter()
+        if self._rest:
+            data = self._rest + data
+            self._rest = b""
+        try:
+            if not self.status:
+                data = self._head(data)
+            if data and not self.done.done():
+                self._body(data, now)
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+            self.end("malformed", f"{type(error).__name__}: {error}"[:200])
+
+    def _head(self, data: bytes) -> bytes:
+        while not self.status:
+            head, found, data = data.partition(b"\r\n\r\n")
+            if not found:
+                self._rest = head
+                return b""
+            lines = head.decode("latin-1").split("\r\n")
+            if not lines[0].startswith("HTTP/1."):
+                raise ValueError(f"not an HTTP answer: {lines[0][:80]!r}")
+            status = int(lines[0].split(" ", 2)[1])
+            if status >= 200:
+                self.status = status
+        headers = {
+            name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
+        }
+        self._chunked = "chunked" in headers.get("transfer-encoding", "").lower()
+        if not self._chunked and "content-length" in headers:
+            self._left = int(headers["content-length"])
+        if self._left == 0 or self.status in (204, 304):
+            self._complete()
+        self._closed_cleanly = not self._chunked and self._left is None
+        return data
+
+    def _body(self, data: bytes, now: float) -> None:
+        if not self._chunked:
+            self._payload(data, now)
+            if self._left is not None:
+                self._left -= len(data)
+                if self._left <= 0:
+                    self._complete()
+            return
+        at = 0
+        while not self.done.done():
+            line = data.find(b"\r\n", at)
+            if line < 0:
+                break
+            size = int(data[at:line].partition(b";")[0], 16)
+            if not size:
+                self._complete()
+                return
+            if len(data) < line + size + 4:
+                break
+            self._payload(data[line + 2 : line + 2 + size], now)
+            at = line + size + 4
+        self._rest = data[at:]
+
+    def _payload(self, payload: bytes, now: float) -> None:
+        if self.status != 200 or not self._streaming:
+            self.body.append(payload)
+            return
+        if self._line:
+            payload = self._line + payload
+        *lines, self._line = payload.split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                if self._read_all or not self.first or SPECIAL.search(line):
+                    self._event(line[5:].strip(), now)
+                else:
+                    self._token(now)
+                if self.done.done():
+                    return
+
+    def _token(self, now: float) -> None:
+        if not self.first:
+            self.first = now
+            self._load.move(decoding=1)
+        self.chunks += 1
+        self.times.append(now)
+        self._load.tokens[self._load.decoding] += 1
+        if self.chunks == self.cut_after:
+            self.end("ours", "cut off on purpose")
+
+    def _event(self, payload: bytes, now: float) -> None:
+        if payload == b"[DONE]":
+            self._terminated = True
+            return
+        event = json.loads(payload)
+        if event.get("error"):
+            error = event["error"]
+            said = error if isinstance(error, dict) else {"message": str(error)}
+            self.end("stream", f"{said.get('code', '')} {said.get('message', '')}".strip()[:200])
+            return
+        usage = event.get("usage") or event.get("meta_info") or {}
+        if usage.get("completion_tokens") is not None:
+            self.usage = int(usage["completion_tokens"])
+        if "meta_info" in event:
+            self._raw(event, now)
+        for choice in event.get("choices") or ():
+            if self._delta(choice.get("delta") or {}) or choice.get("text"):
+                self._token(now)
+            self.finish = choice.get("finish_reason") or self.finish
+
+    def _raw(self, event: dict[str, Any], now: float) -> None:
+        finish = event["meta_info"].get("finish_reason")
+        if finish:
+            self.finish = finish.get("type", "stop") if isinstance(finish, dict) else str(finish)
+        if event.get("text") or event.get("output_ids"):
+            self.content = [event.get("text") or ""]
+            self._token(now)
+
+    def _delta(self, delta: dict[str, Any]) -> bool:
+        content, reasoning = delta.get("content"), delta.get("reasoning_content") or delta.get("reasoning")
+        if content:
+            self.content.append(content)
+        if reasoning:
+            self.reasoning.append(reasoning)
+        for piece in delta.get("tool_calls") or ():
+            call = self.calls.setdefault(int(piece.get("index") or 0), ToolCall())
+            function = piece.get("function") or {}
+            call.id = piece.get("id") or call.id
+            call.name += function.get("name") or ""
+            call.arguments += function.get("arguments") or ""
+        return bool(content or reasoning or delta.get("tool_calls"))
+
+    def _complete(self) -> None:
+        if self.status != 200:
+            said = b"".join(self.body)[:200].decode("utf-8", "replace").strip()
+            self.end("http", f"status {self.status}: {said}")
+        elif not self._streaming:
+            self.end()
+        elif self.finish == "abort":
+            self.end("stream", "the server aborted the request")
+        elif self.finish or self._terminated:
+            self.end()
+        else:
+            self.end("cut", "the stream ended without a finish reason")
+
+
+class Client:
+    """Sends requests to one target and keeps every reply of the run."""
+
+    def __init__(self, target: Target, load: Load, *, timeout: float, until: float) -> None:
+        self.target = target
+        self.load = load
+        self.timeout = timeout
+        self.until = until
+        self.model = "default"
+        self.replies: list[Reply] = []
+
+    @property
+    def left(self) -> float:
+        """Seconds until the whole run's deadline."""
+        return max(0.0, self.until - time.perf_counter())
+
+    async def open(
+        self, path: str, document: object | None, *, streaming: bool = True, read_all: bool = False
+    ) -> Reply:
+        """Connect for one request, without sending it yet; a failure to connect is a reply that is done."""
+        body = b"" if document is None else json.dumps(document, separators=(",", ":")).encode()
+        head = f"{'GET' if document is None else 'POST'} {self.target.prefix}{path} HTTP/1.1\r\n{self.target.headers}"
+        if document is not None:
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        reply = Reply(head.encode("latin-1") + b"\r\n" + body, self.load, streaming=streaming, read_all=read_all)
+        if streaming:
+            self.replies.append(reply)
+        target = self.target
+        loop = asyncio.get_running_loop()
+        connecting = loop.create_task(
+            loop.create_connection(
+                lambda: reply,
+                target.address,
+                target.port,
+                ssl=target.tls,
+                server_hostname=target.name if target.tls else None,
+            )
+        )
+        try:
+            await asyncio.wait({connecting}, timeout=min(self.timeout, self.left))
+            if not connecting.done():
+                reply.end("connection" if self.left else "ours", "no connection in time")
+            elif connecting.exception() is not None:
+                reply.end("connection", str(connecting.exception())[:200])
+        finally:
+            connecting.cancel()
+        return reply
+
+    async def ask(
+        self,
+        path: str,
+        document: object | None,
+        *,
+        streaming: bool = True,
+        read_all: bool = False,
+        timeout: float | None = None,
+    ) -> Reply:
+        """Send one request and wait until it is answered, failed or out of time."""
+        reply = await self.open(path, document, streaming=streaming, read_all=read_all)
+        reply.send(self.timeout if timeout is None else timeout, self.left)
+        await self.finish(reply)
+        return reply
+
+    async def finish(self, reply: Reply) -> None:
+        """Wait for a reply that was sent; its connection is closed whatever happens."""
+        try:
+            await reply.done
+        finally:
+            reply.end("ours", "given up")
+
+    async def get(self, path: str, *, timeout: float = 5.0) -> bytes | None:
+        """Body of a GET, or None where there is no good answer."""
+        reply = await self.ask(path, None, streaming=False, timeout=timeout)
+        return b"".join(reply.body) if reply.ok else None
+
+    async def find_model(self) -> None:
+        """Learn the model's name from the server; one that lists none is asked for `default`."""
+        with contextlib.suppress(ValueError, KeyError, IndexError, TypeError):
+            self.model = str(json.loads(await self.get("/v1/models") or b"")["data"][0]["id"])
+
+    def failures(self) -> dict[str, Any]:
+        """Streaming requests, those that failed, statuses and reasons; what we cut ourselves did not fail."""
+        failed = [reply for reply in self.replies if reply.kind and reply.kind != "ours"]
+        return {
+            "n": len(self.replies),
+            "bad": len(failed),
+            "statuses": dict(Counter(str(reply.status) for reply in self.replies if reply.status)),
+            "errors": dict(Counter(reply.kind for reply in failed)),
+            "first": f"{failed[0].kind}: {failed[0].why}" if failed else None,
+        }
+
+    def latency(self, replies: Sequence[Reply]) -> dict[str, Any]:
+        """Time to first token and between chunks, and tokens against chunks."""
+        good = [reply for reply in replies if reply.ok]
+        chunks = sum(reply.chunks for reply in good)
+        return {
+            "ttft": summary(reply.first - reply.sent for reply in good if reply.first),
+            "gap": summary(gap for reply in good for gap in reply.gaps),
+            "tokens": sum(reply.tokens for reply in good),
+            "chunks": chunks,
+            "tokens_per_chunk": sum(reply.tokens for reply in good) / chunks if chunks else None,
+            "without_usage": sum(1 for reply in good if reply.usage is None),
+            "fewer_than_seen": sum(1 for reply in good if reply.usage is not None and reply.usage < reply.chunks),
+        }
+
+
+async def find_target(base_url: str, api_key: str | None) -> Target:
+    """Resolve a base URL once, and pick the first of its addresses that accepts a connection.
+
+    Raises:
+        ValueError: it is no http or https URL, or its host has no address.
+    """
+    parts = urlsplit(base_url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"not an http or https URL: {base_url!r}")
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ValueError(f"no address for {parts.hostname!r}: {error}") from error
+    addresses = [str(entry[4][0]) for entry in found]
+    address = addresses[0]
+    for candidate in addresses if len(addresses) > 1 else ():
+        with contextlib.suppress(OSError):
+            transport, _ = await loop.create_connection(asyncio.Protocol, candidate, port)
+            transport.abort()
+            address = candidate
+            break
+    shown = parts.netloc.rpartition("@")[2]
+    key = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
+    headers = f"Host: {shown}\r\nUser-Agent: probe\r\nAccept: */*\r\nConnection: close\r\n{key}"
+    tls = ssl.create_default_context() if parts.scheme == "https" else None
+    return Target(address, port, parts.hostname, parts.path.rstrip("/"), tls, headers)
+
+
+# ---------------------------------------------------------------------------------------------------- prompts
+
+WORDS = (
+    "anchor",
+    "basin",
+    "cedar",
+    "delta",
+    "ember",
+    "fjord",
+    "garnet",
+    "harbor",
+    "island",
+    "jasper",
+    "kernel",
+    "lagoon",
+)
+FILLERS = (
+    "Nobody needs to be paged about this today.",
+    "Lunch will be late again.",
+    "Somebody left the door to the cold aisle open.",
+    "Please keep the tone of the notes friendly.",
+    "The dashboards were slow this morning.",
+    "We will talk about the budget next week.",
+    "Thanks for the quick work yesterday.",
+    "The new badges arrive on Friday.",
+)
+ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
+ATTRIBUTES = {"rack": "rk", "owner": "ow", "zone": "zn", "image": "im"}
+"""Attributes that facts are about, each with the prefix of its values."""
+PLANTED = re.compile(r"\b(?:node|rk|ow|zn|im)-[a-z0-9]{7}\b")
+SYSTEM = (
+    "You operate a cluster by calling tools. Use only facts that the user stated; the latest statement counts. "
+    "Answer each order with exactly one tool call."
+)
+
+
+def prose(rng: random.Random, words: int) -> str:
+    """Words that no cache has seen: the first ones already differ between any two."""
+    nonce = "".join(rng.choices(ALPHABET, k=12))
+    return f"{nonce} " + " ".join(rng.choices(WORDS, k=max(1, words - 1)))
+
+
+def chat_load(client: Client, prompt: str, tokens: int) -> tuple[str, dict[str, Any]]:
+    """A chat request that generates exactly so many tokens."""
+    return "/v1/chat/completions", {
+        "model": client.model,
+        "messages": [{"role": "user", "content": f"{prompt}\nContinue this list of words for as long as you can."}],
+        "max_tokens": tokens,
+        "ignore_eos": True,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def raw_load(rng: random.Random, prompt: str, tokens: int, *, ids: bool) -> tuple[str, dict[str, Any]]:
+    """The same for the engine's own endpoint; as token ids where the server has no tokenizer."""
+    start = {"input_ids": [rng.randrange(1000, 30000) for _ in prompt.split()]} if ids else {"text": prompt}
+    parameters = {"max_new_tokens": tokens, "ignore_eos": True, "temperature": 0}
+    return "/generate", {**start, "sampling_params": parameters, "stream": True}
+
+
+# --------------------------------------------------------------------------------------------------- sessions
+
+
+class Fact(NamedTuple):
+    """One planted statement."""
+
+    attribute: str
+    subject: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"The {self.attribute} of {self.subject} is {self.value}."
+
+
+class Turn(NamedTuple):
+    """What the user says, and the one right call."""
+
+    text: str
+    wanted: Fact
+    replaced: frozenset[str]
+    """Values that the wanted one replaced in this turn or before."""
+
+
+@dataclass
+class Session:
+    """A conversation whose right calls are known."""
+
+    number: int
+    turns: list[Turn]
+    known: set[str]
+    """Every subject and value of this session."""
+
+
+class Fault(NamedTuple):
+    """What is wrong with a reply."""
+
+    kind: str
+    says: str
+
+
+def plant(rng: random.Random, number: int, turns: int, padding: int, taken: dict[str, int]) -> Session:
+    """Write a session: facts about a few nodes, an order each turn, later orders about earlier facts.
+
+    Args:
+        rng: Randomness of this session alone.
+        number: Its number in the run.
+        turns: Orders in it.
+        padding: Words of filler in front of the first order, for depth.
+        taken: Every subject and value planted so far, with the session that owns it; grows by this one's.
+    """
+
+    def fresh(prefix: str) -> str:
+        while True:
+            name = f"{prefix}-{''.join(rng.choices(ALPHABET, k=7))}"
+            if taken.setdefault(name, number) == number and name not in known:
+                known.add(name)
+                return name
+
+    known: set[str] = set()
+    stale: dict[tuple[str, str], set[str]] = {}
+    current: dict[tuple[str, str], str] = {}
+    subjects = [fresh("node") for _ in range(3)]
+    pairs = [(attribute, subject) for subject in subjects for attribute in ATTRIBUTES]
+    rng.shuffle(pairs)
+    ordered: set[tuple[str, str]] = set()
+    script = []
+    for turn in range(turns):
+        stated = pairs[:5] if turn == 0 else [pairs[(4 + turn) % len(pairs)]]
+        update = rng.choice(list(current)) if turn and rng.random() < 0.5 else None
+        if update:
+            stated = [*stated, update]
+        facts = []
+        for pair in stated:
+            if pair in current:
+                stale.setdefault(pair, set()).add(current[pair])
+            current[pair] = fresh(ATTRIBUTES[pair[0]])
+            facts.append(str(Fact(*pair, current[pair])))
+        open_pairs = [pair for pair in current if pair not in ordered] or list(current)
+        earlier = [pair for pair in open_pairs if pair not in stated] or open_pairs
+        # Half of the corrected facts are ordered at once: a model that lost the correction shows there.
+        pair = update if update and rng.random() < 0.5 else rng.choice(earlier if turn else open_pairs)
+        ordered.add(pair)
+        sentences = []
+        for fact in facts:
+            sentences += [fact, rng.choice(FILLERS)] if rng.random() < 0.4 else [fact]
+        if turn == 0 and padding:
+            sentences.append(f"Notes that do not matter: {prose(rng, padding)}.")
+        sentences.append(f"Call set_{pair[0]} for {pair[1]}.")
+        script.append(Turn(" ".join(sentences), Fact(*pair, current[pair]), frozenset(stale.get(pair, ()))))
+    return Session(number, script, known)
+
+
+def tool_list() -> list[dict[str, Any]]:
+    """The tools that every session offers."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": f"set_{attribute}",
+                "description": f"Set the {attribute} of a node.",
+                "parameters": {
+                    "type": "object",
+                    "properties": {"node": {"type": "string"}, attribute: {"type": "string"}},
+                    "required": ["node", attribute],
+                },
+            },
+        }
+        for attribute in ATTRIBUTES
+    ]
+
+
+def repeats(text: str) -> bool:
+    """Whether a stretch of up to twelve words, or of up to thirty characters, comes over and over.
+
+    Legitimate lists repeat a word or two; what a broken decode repeats fills its reply. So a cycle counts only when it
+    covers 24 words in at least four rounds, or 60 characters in at least eight rounds with a letter or digit in it.
+    """
+    words = text.split()
+    for period in range(1, 13):
+        run = 0
+        for earlier, later in zip(words, words[period:], strict=False):
+            run = run + 1 if earlier == later else 0
+            if run + period >= max(24, 4 * period):
+                return True
+    return any(
+        len(found.group(0)) >= 60 and any(sign.isalnum() for sign in found.group(1))
+        for found in re.finditer(r"(\S{1,30}?)\1{7,}", text[-4000:])
+    )
+
+
+def garbled(text: str) -> bool:
+    """Whether text holds what no tokenizer produces from sound tokens: replacement or control characters."""
+    return any(sign == "\ufffd" or (ord(sign) < 32 and sign not in "\n\r\t") or sign == "\x7f" for sign in text)
+
+
+def fault_in(reply: Reply, turn: Turn, session: Session, taken: dict[str, int]) -> Fault | None:
+    """Judge one complete reply from request and transcript alone; None: it is the one right call."""
+    text = reply.text
+    if garbled(text):
+        return Fault("garbled_text", text)
+    if repeats(text):
+        return Fault("repetition", text[-200:])
+    foreign = _of_others(text, session, taken)
+    if foreign:
+        return Fault("mixed_sessions", f"text names {foreign}: {text}")
+    if not reply.calls:
+        return Fault("never_ended" if reply.finish == "length" else "no_call", text)
+    calls = [reply.calls[index] for index in sorted(reply.calls)]
+    faults = [_fault_in_call(call, turn, session, taken) for call in calls]
+    if faults[0] is not None:
+        return faults[0]
+    if len(calls) > 1:
+        again = all(call.arguments == calls[0].arguments and call.name == calls[0].name for call in calls)
+        return Fault("repetition" if again else "extra_call", _shown(calls[1]))
+    return None
+
+
+def _fault_in_call(call: ToolCall, turn: Turn, session: Session, taken: dict[str, int]) -> Fault | None:
+    wanted, shown = turn.wanted, _shown(call)
+    try:
+        arguments = json.loads(call.arguments) if call.arguments.strip() else {}
+    except ValueError:
+        kind = "repetition" if repeats(call.arguments) else "malformed_json"
+        return Fault(kind, shown)
+    if not isinstance(arguments, dict):
+        return Fault("malformed_json", shown)
+    foreign = _of_others(call.arguments, session, taken)
+    if foreign:
+        return Fault("mixed_sessions", shown)
+    if call.name != f"set_{wanted.attribute}":
+        return Fault("wrong_tool", shown)
+    if not arguments:
+        return Fault("empty_arguments", shown)
+    if arguments == {"node": wanted.subject, wanted.attribute: wanted.value}:
+        return None
+    said = arguments.get(wanted.attribute)
+    lost = isinstance(said, str) and said in turn.replaced
+    return Fault("lost_fact" if lost else "wrong_arguments", shown)
+
+
+def _of_others(text: str, session: Session, taken: dict[str, int]) -> str | None:
+    for name in PLANTED.findall(text):
+        if name not in session.known and name in taken:
+            return str(name)
+    return None
+
+
+def _shown(call: ToolCall) -> str:
+    return f"{call.name}({call.arguments})"
+
+
+def clipped(text: str, limit: int = 160) -> str:
+    """One printable line of text from outside."""
+    line = "".join(sign if sign.isprintable() else "·" for sign in text)
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+@dataclass
+class Tally:
+    """What came of the sessions so far."""
+
+    right: int = 0
+    bad: int = 0
+    failed: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    first_bad: dict[str, Any] | None = None
+    fruitless: int = 0
+    """Requests that failed since the last one that was answered."""
+
+
+class Sessions:
+    """Tool-call sessions, so many at once."""
+
+    def __init__(self, client: Client, wish: dict[str, Any], report: Report) -> None:
+        self._client = client
+        self._report = report
+        self._tokens = int(wish.get("tokens", 256))
+        self._turns = int(wish.get("turns", 3))
+        self._padding = int(wish.get("padding", 0))
+        self._seed = wish.get("seed", 0)
+        self._taken: dict[str, int] = {}
+        self._tally = Tally()
+
+    async def run(self, concurrency: Sequence[int], count: int) -> dict[str, Any]:
+        """Run `count` sessions in all, an equal part at each concurrency."""
+        sessions = [
+            plant(random.Random(f"{self._seed}:session:{number}"), number, self._turns, self._padding, self._taken)
+            for number in range(count)
+        ]
+        stopped = None
+        with Meter() as meter:
+            for index, at_once in enumerate(concurrency):
+                part = sessions[index :: len(concurrency)]
+                stopped = await self._part(part, at_once, count)
+                if stopped:
+                    break
+        tally = self._tally
+        return {
+            "sessions": {
+                "planned": count,
+                "n": tally.right + tally.bad,
+                "bad": tally.bad,
+                "failed": tally.failed,
+                "kinds": dict(tally.kinds),
+            },
+            "first_bad": tally.first_bad,
+            "requests": self._client.failures(),
+            "in_flight": self._client.load.report(),
+            "latency": self._client.latency(self._client.replies),
+            "validity": meter.report(self._client.replies),
+            "stopped": stopped,
+        }
+
+    async def _part(self, sessions: Sequence[Session], at_once: int, total: int) -> str | None:
+        waiting = iter(sessions)
+        stopped: list[str] = []
+        patience = max(8, 2 * at_once)
+
+        async def one_after_the_other() -> None:
+            for session in waiting:
+                if not self._client.left:
+                    stopped.append("the time was up")
+                if self._tally.fruitless >= patience:
+                    stopped.append(f"the last {self._tally.fruitless} requests all failed")
+                if stopped:
+                    return
+                await self._session(session)
+                done = self._tally.right + self._tally.bad + self._tally.failed
+                self._report.progress(done, total, bad=self._tally.bad, in_flight=self._client.load.in_flight)
+
+        await together(one_after_the_other() for _ in range(min(at_once, len(sessions))))
+        return stopped[0] if stopped else None
+
+    async def _session(self, session: Session) -> None:
+        messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
+        for number, turn in enumerate(session.turns, start=1):
+            messages.append({"role": "user", "content": turn.text})
+            document = {
+                "model": self._client.model,
+                "messages": messages,
+                "tools": tool_list(),
+                "max_tokens": self._tokens,
+                "temperature": 0,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+            }
+            reply = await self._client.ask("/v1/chat/completions", document, read_all=True)
+            if reply.kind == "ours":
+                return
+            if not reply.ok:
+                self._tally.failed += 1
+                self._tally.fruitless += 1
+                return
+            self._tally.fruitless = 0
+            fault = fault_in(reply, turn, session, self._taken)
+            if fault is not None:
+                self._note(fault, session, number, turn)
+                return
+            call = reply.calls[min(reply.calls)]
+            spoken = {"name": call.name, "arguments": call.arguments}
+            made = {"id": call.id or f"call_{number}", "type": "function", "function": spoken}
+            messages.append({"role": "assistant", "content": "".join(reply.content) or None, "tool_calls": [made]})
+            messages.append({"role": "tool", "tool_call_id": made["id"], "content": "ok"})
+        self._tally.right += 1
+
+    def _note(self, fault: Fault, session: Session, number: int, turn: Turn) -> None:
+        self._tally.bad += 1
+        self._tally.kinds[fault.kind] += 1
+        if self._tally.first_bad is None:
+            fact = turn.wanted
+            self._tally.first_bad = {
+                "session": session.number,
+                "turn": number,
+                "kind": fault.kind,
+                "wanted": f"set_{fact.attribute}(node={fact.subject}, {fact.attribute}={fact.value})",
+                "got": clipped(fault.says) or "nothing",
+            }
+
+
+async def together(work: Iterable[Awaitable[None]]) -> None:
+    """Do all at once; the first exception, or our own end, ends all of them."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        for task in tasks:
+            await task
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+# ------------------------------------------------------------------------------------------------- throughput
+
+
+class Throughput:
+    """Closed bursts: so many streams at once, all of the same length."""
+
+    def __init__(self, client: Client, wish: dict[str, Any], report: Report) -> None:
+        self._client = client
+        self._report = report
+        self._rng = random.Random(f"{wish.get('seed', 0)}:throughput")
+        self._tokens = int(wish.get("tokens", 128))
+        self._words = int(wish.get("words", 100))
+        self._raw = bool(wish.get("raw", False))
+        self._ids = bool(wish.get("token_ids", False))
+
+    async def run(self, concurrency: Sequence[int], runs: int) -> dict[str, Any]:
+        """Warm every concurrency up, then measure `runs` rounds, each through all of them in a new order.
+
+        Rounds, and not all runs of one concurrency in a row, so that a drift touches every concurrency alike.
+        """
+        total = len(concurrency) * (runs + 1)
+        bursts: list[dict[str, Any]] = []
+        measured: dict[int, list[Reply]] = {size: [] for size in concurrency}
+        stopped = None
+        before = await self._calm()
+        for number in range(-1, runs):
+            order = list(concurrency)
+            self._rng.shuffle(order)
+            for size in order:
+                if not self._client.left:
+                    stopped = "the time was up"
+                    break
+                tokens = self._tokens if number >= 0 else min(self._tokens, max(16, self._tokens // 4))
+                replies, burst = await self._burst(size, tokens)
+                if number >= 0:
+                    bursts.append({"round": number, **burst})
+                    measured[size] += replies
+                self._report.progress((number + 1) * len(order) + order.index(size) + 1, total, concurrency=size)
+        after = await counters(self._client)
+        return {
+            "tokens": self._tokens,
+            "bursts": bursts,
+            "latency": {str(size): self._client.latency(replies) for size, replies in measured.items()},
+            "requests": self._client.failures(),
+            "in_flight": self._client.load.report(),
+            "foreign": foreign(before, after, self._client.replies),
+            "stopped": stopped,
+        }
+
+    async def _calm(self) -> dict[str, float | None]:
+        """The counters, once what was cut off just before us has left the engine; it gets three seconds for that."""
+        for _ in range(12):
+            seen = await counters(self._client)
+            if not seen["loads"]:
+                break
+            await asyncio.sleep(0.25)
+        return seen
+
+    async def _burst(self, size: int, tokens: int) -> tuple[list[Reply], dict[str, Any]]:
+        client = self._client
+        opening = []
+        for _ in range(size):
+            prompt = prose(self._rng, self._words)
+            path, document = (
+                raw_load(self._rng, prompt, tokens, ids=self._ids) if self._raw else chat_load(client, prompt, tokens)
+            )
+            opening.append(client.open(path, document))
+        replies = list(await asyncio.gather(*opening))
+        with Meter() as meter:
+            start = time.perf_counter()
+            for reply in replies:
+                reply.scheduled = start
+                reply.send(client.timeout, client.left)
+            await together(client.finish(reply) for reply in replies)
+            wall = max(reply.ended for reply in replies) - start
+        figures = meter.report(replies)
+        failed = [reply for reply in replies if not reply.ok]
+        generated = sum(reply.tokens for reply in replies if reply.ok)
+        latency = client.latency(replies)
+        why = self._why_not(failed, figures, latency, wall)
+        return replies, {
+            "concurrency": size,
+            "wall": wall,
+            "tokens": generated,
+            "tokens_per_second": None if why else generated / wall,
+            "why_not": why,
+            "short": sum(1 for reply in replies if reply.ok and reply.tokens < tokens),
+            "failed": len(failed),
+            "latency_invalid": _lag_against_gap(figures["lag_p99"], latency["gap"]["p50"]),
+            "validity": figures,
+        }
+
+    def _why_not(
+        self, failed: Sequence[Reply], figures: dict[str, Any], latency: dict[str, Any], wall: float
+    ) -> str | None:
+        if failed:
+            return f"{len(failed)} requests failed, the first: {failed[0].kind}: {failed[0].why}"
+        if not latency["tokens"]:
+            return "no token was generated"
+        if latency["fewer_than_seen"]:
+            return f"{latency['fewer_than_seen']} replies count fewer tokens than came"
+        if figures["utilisation"] > BUSY_LIMIT:
+            return f"the client used {figures['utilisation']:.0%} of its core, over {BUSY_LIMIT:.0%}"
+        if figures["lag_p99"] > LAG_OF_BURST * wall:
+            return f"the client lagged {figures['lag_p99'] * 1000:.0f} ms in a burst of {wall:.2f} s"
+        return None
+
+
+def _lag_against_gap(lag: float, gap: float | None) -> str | None:
+    if gap is not None and lag > LAG_OF_GAP * gap:
+        return f"p99 lag of the client {lag * 1000:.1f} ms, over {LAG_OF_GAP:.0%} of the median gap {gap * 1000:.1f} ms"
+    return None
+
+
+# ----------------------------------------------------------------------------------------------------- aborts
+
+
+class Aborts:
+    """Storms of streams that are cut off, each followed by one canary."""
+
+    def __init__(self, client: Client, wish: dict[str, Any], report: Report) -> None:
+        self._client = client
+        self._report = report
+        self._rng = random.Random(f"{wish.get('seed', 0)}:aborts")
+        self._tokens = int(wish.get("tokens", 128))
+        self._fractions = [float(part) for part in wish.get("fractions", (0.1, 0.5, 0.9))]
+        self._steps = float(wish.get("steps", 150))
+        self._floor = float(wish.get("floor_seconds", 6.0))
+        self._step = 0.0
+        self._ttft = 0.0
+
+    @property
+    def limit(self) -> float:
+        """Seconds within which a lone request gets a token: a number of the worker's own steps, or the floor."""
+        return max(self._floor, self._steps * self._step)
+
+    def _patience(self, replies: Sequence[Reply]) -> float:
+        """Seconds without a token on any stream of a storm after which its streams are given up.
+
+        A step of a full batch takes longer than a lone one, and before the first token there are prompts to read.
+        """
+        if not any(reply.first for reply in replies):
+            return 3 * self.limit
+        gap = percentile([gap for reply in replies[:32] for gap in reply.gaps[-16:]], 0.5) or 0.0
+        return max(self.limit, self._steps / 3 * gap)
+
+    async def run(self, concurrency: Sequence[int], count: int) -> dict[str, Any]:
+        """One storm for each fraction at each concurrency; the first wedge ends it."""
+        before = await self._canary(self._client.timeout, tokens=32)
+        if not before.ok or not before.chunks:
+            return {"storms": [], "stopped": f"no answer before the first storm: {before.kind} {before.why}".strip()}
+        self._step = percentile(before.gaps, 0.5) or 0.0
+        self._ttft = before.first - before.sent
+        plans = [(size, fraction) for size in concurrency for fraction in self._fractions]
+        storms: list[dict[str, Any]] = []
+        stopped = None
+        with Meter() as meter:
+            for size, fraction in plans:
+                if self._client.left < self.limit:
+                    stopped = "the time was up"
+                    break
+                storms.append(await self._storm(size, count, fraction))
+                self._report.progress(len(storms), len(plans), wedged=sum(storm["wedged"] for storm in storms))
+                if storms[-1]["wedged"] or storms[-1]["undecided"]:
+                    stopped = "wedged" if storms[-1]["wedged"] else storms[-1]["undecided"]
+                    break
+        return {
+            "storms": storms,
+            "planned": len(plans),
+            "step": self._step,
+            "requests": self._client.failures(),
+            "in_flight": self._client.load.report(),
+            "validity": meter.report(self._client.replies),
+            "stopped": stopped,
+        }
+
+    async def _canary(self, timeout: float, tokens: int = 8) -> Reply:
+        path, document = chat_load(self._client, prose(self._rng, 12), tokens)
+        return await self._client.ask(path, document, timeout=timeout)
+
+    async def _storm(self, size: int, count: int, fraction: float) -> dict[str, Any]:
+        cut = set(self._rng.sample(range(count), min(count, max(1, round(fraction * count)))))
+        moment = self._rng.uniform(0.2, 0.6) * self._tokens
+        slots = asyncio.Semaphore(size)
+        replies: list[Reply] = []
+        plans = [self._phase(number in cut, moment) for number in range(count)]
+        tokens_before = tokens_made(await self._client.get("/metrics", timeout=2.0))
+        await together(self._stream(plan, slots, replies) for plan in plans)
+        calm = time.perf_counter()
+        canary, undecided = await self._first_sign()
+        tokens_after = tokens_made(await self._client.get("/metrics", timeout=2.0))
+        moved = None if tokens_before is None or tokens_after is None else tokens_after - tokens_before
+        return {
+            "concurrency": size,
+            "fraction": fraction,
+            "streams": count,
+            "aborted": sum(1 for reply in replies if reply.kind == "ours" and reply.why != "given up"),
+            "phases": dict(Counter(plan[0] for plan in plans)),
+            "survivors_failed": sum(1 for reply in replies if not reply.ok and reply.kind != "ours"),
+            "stalled": sum(1 for reply in replies if reply.kind == "timeout"),
+            "limit": self.limit,
+            "recovered_after": canary.first - calm if canary.first else None,
+            "canary": {"ok": canary.ok, "tokens": canary.chunks, "kind": canary.kind, "why": canary.why},
+            "counter_moved": moved,
+            "wedged": undecided is None and not (canary.ok and canary.chunks),
+            "undecided": undecided,
+        }
+
+    def _phase(self, cut: bool, moment: float) -> tuple[str, float]:
+        """When one stream is cut: a cascade is many at nearly the same moment, so mid-decode cuts share theirs."""
+        if not cut:
+            return "none", 0.0
+        phase = self._rng.choice(("before first token", "first token", "mid decode"))
+        if phase == "before first token":
+            return phase, self._rng.uniform(0.0, self._ttft)
+        return phase, 1 if phase == "first token" else max(2.0, moment + self._rng.uniform(-2, 2))
+
+    async def _stream(self, plan: tuple[str, float], slots: asyncio.Semaphore, replies: list[Reply]) -> None:
+        phase, at = plan
+        async with slots:
+            path, document = chat_load(self._client, prose(self._rng, 40), self._tokens)
+            reply = await self._client.open(path, document)
+            replies.append(reply)
+            if phase != "none":
+                reply.cut_after = 1 if phase == "before first token" else round(at)
+            reply.send(self._client.timeout, self._client.left)
+            if phase == "before first token":
+                asyncio.get_running_loop().call_later(at, reply.end, "ours", "cut off on purpose")
+            await self._watched(reply, replies)
+
+    async def _watched(self, reply: Reply, storm: Sequence[Reply]) -> None:
+        """Wait for a stream, but no longer than our patience after the last token of any stream of the storm."""
+        try:
+            seen, since = -1, time.perf_counter()
+            while not reply.done.done():
+                await asyncio.wait({reply.done}, timeout=self._floor / 10)
+                made = sum(self._client.load.tokens)
+                if made != seen:
+                    seen, since = made, time.perf_counter()
+                elif time.perf_counter() - since > (patience := self._patience(storm)):
+                    reply.end("timeout", f"no stream got a token for {patience:.1f} s")
+        finally:
+            reply.end("ours", "given up")
+
+    async def _first_sign(self) -> tuple[Reply, str | None]:
+        """One canary; where it starves while the engine still makes tokens for others, the storm proves nothing."""
+        canary_task = asyncio.ensure_future(self._canary(self.limit))
+        try:
+            await asyncio.wait({canary_task}, timeout=self.limit / 2)
+            halfway = None if canary_task.done() else tokens_made(await self._client.get("/metrics", timeout=2.0))
+            canary = await canary_task
+        finally:
+            canary_task.cancel()
+        if (canary.ok and canary.chunks) or halfway is None:
+            return canary, None
+        at_end = tokens_made(await self._client.get("/metrics", timeout=2.0))
+        if at_end is not None and at_end > halfway and canary.kind == "timeout":
+            return canary, f"the canary starved while {at_end - halfway:.0f} tokens were made for others"
+        return canary, None
+
+
+# --------------------------------------------------------------------------------------- canary and counters
+
+
+async def look(client: Client, wish: dict[str, Any]) -> dict[str, Any]:
+    """One request as a user would send it."""
+    rng = random.Random(f"{wish.get('seed', 0)}:canary:{time.time_ns()}")
+    document = {
+        "model": client.model,
+        "messages": [{"role": "user", "content": f"Note {prose(rng, 3)}. Say hello in one short sentence."}],
+        "max_tokens": int(wish.get("tokens", 16)),
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    reply = await client.ask("/v1/chat/completions", document, read_all=True)
+    text = reply.text
+    return {
+        "answered": reply.ok and reply.chunks > 0,
+        "status": reply.status or None,
+        "first_token": reply.first - reply.sent if reply.first else None,
+        "seconds": reply.ended - reply.sent,
+        "tokens": reply.tokens,
+        "text": clipped(text, 80),
+        "sound": bool(text.strip()) and not garbled(text) and not repeats(text),
+        "why_not": None
+        if reply.ok and reply.chunks
+        else f"{reply.kind}: {reply.why}"
+        if reply.kind
+        else "no token came",
+    }
+
+
+SERIES = re.compile(r"^(?:sglang|vllm):(\w+)(?:\{([^}]*)\})? ([-+0-9.eEinfNa]+)", re.MULTILINE)
+
+
+def series(metrics: bytes, name: str) -> float | None:
+    """Sum of a Prometheus series over its labels, counting each tensor-parallel rank's copy once; None: not there."""
+    found = [
+        float(value)
+        for metric, labels, value in SERIES.findall(metrics.decode("utf-8", "replace"))
+        if metric == name and not re.search(r'tp_rank="[1-9]', labels)
+    ]
+    total = sum(found)
+    return total if found and math.isfinite(total) else None
+
+
+def tokens_made(metrics: bytes | None) -> float | None:
+    """Tokens generated so far, by the counter that is brought up to date the most often; None: no counter.
+
+    `generation_tokens_total` grows when a request ends, `realtime_tokens_total` every few decode steps; either moving
+    means that the engine makes progress, so they are added up.
+    """
+    if metrics is None:
+        return None
+    known = [series(metrics, name) for name in ("generation_tokens_total", "realtime_tokens_total")]
+    found = [value for value in known if value is not None]
+    return sum(found) if found else None
+
+
+def loads_of(body: bytes | None) -> int | None:
+    """Running and waiting requests by the scheduler's own word; None: it gave none."""
+    try:
+        document = json.loads(body or b"")
+        entries = document["loads"] if isinstance(document, dict) else document
+        if not isinstance(entries, list) or not entries:
+            return None
+        return sum(
+            int(entry["num_running_reqs"]) + int(entry["num_waiting_reqs"])
+            if "num_running_reqs" in entry
+            else int(entry["num_reqs"])
+            for entry in entries
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+async def counters(client: Client) -> dict[str, float | None]:
+    """What the engine counts right now; None for each that it does not."""
+    metrics = await client.get("/metrics")
+    loads = loads_of(await client.get("/v1/loads"))
+    if loads is None:
+        loads = loads_of(await client.get("/get_load"))
+    text = metrics or b""
+
+    def first_of(*names: str) -> float | None:
+        return next((value for value in (series(text, name) for name in names) if value is not None), None)
+
+    return {
+        "running": first_of("num_running_reqs", "num_requests_running"),
+        "queued": first_of("num_queue_reqs", "num_requests_waiting"),
+        "loads": None if loads is None else float(loads),
+        "tokens": tokens_made(metrics),
+        "finished": first_of("num_requests_total", "request_success_total"),
+    }
+
+
+def foreign(before: dict[str, float | None], after: dict[str, float | None], ours: Sequence[Reply]) -> dict[str, Any]:
+    """Requests of others that the engine finished while ours ran, or that were there when ours began; None: unknown."""
+    sent = sum(1 for reply in ours if reply.sent)
+    grown = None
+    if before["finished"] is not None and after["finished"] is not None:
+        grown = max(0, round(after["finished"] - before["finished"]) - sent)
+    return {"finished": grown, "in_flight_before": before["loads"]}
+
+
+async def count(client: Client, wish: dict[str, Any]) -> dict[str, Any]:
+    """Requests in flight, from the scheduler where it answers, from gauges only while something moves.
+
+    A gauge stays as it was after the last request for as long as half a minute, so that a gauge above zero counts only
+    with a counter that moves; otherwise we look again until the time is up, and then nobody knows.
+    """
+    window = float(wish.get("window_seconds", 1.0))
+    first = await counters(client)
+    while True:
+        await asyncio.sleep(min(window, client.left))
+        second = await counters(client)
+        moved = _grew(first, second, "tokens") or _grew(first, second, "finished")
+        live, basis = _live(first, second, moved)
+        if live is not None or basis != "stale" or client.left < window + 1:
+            break
+    answer: dict[str, Any] = {"live": live, "basis": basis, "moved": moved, "first": first, "last": second}
+    return answer
+
+
+def _grew(first: dict[str, float | None], second: dict[str, float | None], name: str) -> bool:
+    earlier, later = first[name], second[name]
+    return earlier is not None and later is not None and later > earlier
+
+
+def _live(first: dict[str, float | None], second: dict[str, float | None], moved: bool) -> tuple[int | None, str]:
+    loads = [at["loads"] for at in (first, second) if at["loads"] is not None]
+    if loads:
+        return max(int(max(loads)), 1 if moved else 0), "loads"
+    gauges = [at["running"] + (at["queued"] or 0) for at in (first, second) if at["running"] is not None]
+    if not gauges:
+        return None, "no counter"
+    if moved:
+        return max(int(max(gauges)), 1), "gauges, and tokens moved"
+    if gauges[-1] == 0 and second["tokens"] is not None:
+        return 0, "gauges, and no token moved"
+    return None, "stale"
+
+
+# ------------------------------------------------------------------------------------------- the way in and out
+
+
+class Report:
+    """Lines on stdout: never so many that they cost, never so few that silence could be a hang, never blocking."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._parent = os.getppid()
+        self._state: dict[str, Any] = {"done": 0, "total": None}
+        self._started = time.perf_counter()
+        self._said = 0.0
+        self._changed = True
+
+    def progress(self, done: int, total: int, **more: object) -> None:
+        """Note how far it is; the ticker says it when it is time."""
+        self._state = {"done": done, "total": total, **more}
+        self._changed = True
+
+    async def tick(self, stop: Callable[[str], None]) -> None:
+        """Say progress at its pace, and call `stop` once nobody is there to hear it."""
+        while True:
+            now = time.perf_counter()
+            if self._changed or now - self._said >= 1.0:
+                self._said, self._changed = now, False
+                spent = round(now - self._started, 2)
+                self.line({"event": "progress", "kind": self._kind, "seconds": spent, **self._state}, patience=0.0)
+            await asyncio.sleep(PROGRESS_SECONDS)
+            if os.getppid() != self._parent:
+                stop("the parent is gone")
+            if self._deaf():
+                stop("nobody reads the output")
+
+    def line(self, document: dict[str, Any], *, patience: float = 10.0) -> None:
+        """Write a line, waiting for the reader no longer than `patience` seconds; what does not fit is dropped."""
+        data = json.dumps(document, separators=(",", ":")).encode() + b"\n"
+        poll = select.poll()
+        poll.register(1, select.POLLOUT)
+        # A pipe that polls as writable takes a page without blocking, so that a line is written in such pieces.
+        for at in range(0, len(data), select.PIPE_BUF):
+            ready = poll.poll((patience if at == 0 else 10.0) * 1000)
+            if not ready or ready[0][1] & (select.POLLERR | select.POLLHUP):
+                return
+            with contextlib.suppress(BrokenPipeError):
+                os.write(1, data[at : at + select.PIPE_BUF])
+
+    def _deaf(self) -> bool:
+        poll = select.poll()
+        poll.register(1, 0)
+        return any(event & (select.POLLERR | select.POLLHUP | select.POLLNVAL) for _, event in poll.poll(0))
+
+
+async def measure(wish: dict[str, Any], report: Report) -> dict[str, Any]:
+    """Do what is wished for.
+
+    Raises:
+        ValueError: the wish cannot be met as it stands.
+    """
+    kind = wish["kind"]
+    sizes = [int(size) for size in wish.get("concurrency", [1])]
+    amount = int(wish.get("count", 1))
+    if not sizes or min(sizes) < 1 or amount < 1:
+        raise ValueError("concurrency and count have to be at least 1")
+    widest = max(*sizes, amount) if kind == "aborts" else max(sizes)
+    _allow_files(widest + 64)
+    deadline = float(wish["deadline"])
+    key = wish.get("api_key_env")
+    if key and key not in os.environ:
+        raise ValueError(f"the variable {key} is not set")
+    target = await find_target(str(wish["base_url"]), os.environ[key] if key else None)
+    client = Client(
+        target,
+        Load(widest + 8),
+        timeout=float(wish.get("timeout", max(5.0, deadline / 3))),
+        until=time.perf_counter() + deadline,
+    )
+    if kind == "counters":
+        return await count(client, wish)
+    await client.find_model()
+    if kind == "canary":
+        return await look(client, wish)
+    gc.collect()
+    gc.freeze()
+    if kind == "sessions":
+        return await Sessions(client, wish, report).run(sizes, amount)
+    if kind == "throughput":
+        return await Throughput(client, wish, report).run(sizes, amount)
+    return await Aborts(client, wish, report).run(sizes, amount)
+
+
+def _allow_files(wanted: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < wanted and soft != resource.RLIM_INFINITY:
+        if hard not in (resource.RLIM_INFINITY,) and hard < wanted:
+            raise ValueError(f"{wanted} open files are needed and {hard} are allowed")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+async def perform(wish: dict[str, Any], report: Report) -> int:
+    """Measure under the deadline and say the result; the status to exit with."""
+    loop = asyncio.get_running_loop()
+    work = loop.create_task(measure(wish, report))
+    ended: list[str] = []
+
+    def stop(why: str) -> None:
+        ended.append(why)
+        work.cancel()
+
+    def orphaned(parent: int) -> None:
+        # The kernel sends it when the thread that started us ends, which need not be the end of its process.
+        if os.getppid() != parent:
+            stop("the parent is gone")
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, stop, f"told to stop by signal {number.value}")
+    loop.add_signal_handler(signal.SIGUSR1, orphaned, os.getppid())
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGUSR1.value, 0, 0, 0)
+    ticker = loop.create_task(report.tick(stop))
+    started = time.perf_counter()
+    # The kinds end at the deadline by themselves; this is for the one that does not.
+    backstop = loop.call_later(float(wish["deadline"]) + 5.0, stop, "the deadline passed and the run did not end")
+    try:
+        result = await work
+    except asyncio.CancelledError:
+        why = ended[0] if ended else "cancelled"
+        report.line({"event": "invalid", "kind": wish["kind"], "why": why}, patience=0.0)
+        return 143
+    except (ValueError, KeyError, TypeError) as error:
+        report.line({"event": "invalid", "kind": wish["kind"], "why": f"{type(error).__name__}: {error}"})
+        return 1
+    finally:
+        backstop.cancel()
+        ticker.cancel()
+    seconds = time.perf_counter() - started
+    report.line({"event": "result", "kind": wish["kind"], "seconds": seconds, **result})
+    return 0
+
+
+KINDS = ("sessions", "throughput", "aborts", "canary", "counters")
+
+
+def wish_of(text: bytes) -> dict[str, Any]:
+    """Parse what came on stdin.
+
+    Raises:
+        ValueError: it is not a wish that can be begun.
+    """
+    wish = json.loads(text)
+    if not isinstance(wish, dict) or wish.get("kind") not in KINDS:
+        raise ValueError(f"the kind has to be one of {', '.join(KINDS)}")
+    if not isinstance(wish.get("deadline"), (int, float)) or not 0 < wish["deadline"] < 86400:
+        raise ValueError("the deadline has to lie between 0 and 86400 seconds")
+    if not wish.get("base_url"):
+        raise ValueError("a base_url is needed")
+    return wish
+
+
+def main() -> int:
+    """Read the wish, measure, say the result."""
+    signal.alarm(READ_STDIN_SECONDS)
+    report = Report("none")
+    try:
+        wish = wish_of(sys.stdin.buffer.read())
+    except ValueError as error:
+        report.line({"event": "invalid", "kind": None, "why": str(error)})
+        return 2
+    # Stands behind every deadline in Python: the kernel ends us even if the event loop never turns again.
+    signal.alarm(math.ceil(wish["deadline"]) + 20)
+    return asyncio.run(perform(wish, Report(wish["kind"])))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

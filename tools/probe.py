@@ -1,0 +1,333 @@
+"""Check -> Readings: ship the load to the worker's host, follow it, and say what it measured.
+
+A measurement that fails is a reading without a value and with the reason, never an exception: what silence means is
+for the policy to say. Everything that replies contain is text from outside and reaches a reading clipped and printable.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
+from typing import Any, NamedTuple
+
+from agent.domain import Check, Phase, Reading
+from agent.errors import HostError
+from tools.host import Host
+
+Tell = Callable[[str, float | None], None]
+"""Takes a sentence about what is happening, and the share that is done where it is known."""
+
+SILENCE_SECONDS = 30.0
+"""The probe says something every second; a longer silence than this is a broken link or a stopped host."""
+FOREIGN_SHARE = 0.01
+"""Requests of others, as a share of ours, from which on a throughput measurement is discarded: it aims at 1 %."""
+
+
+class Outcome(NamedTuple):
+    """What the probe brought home."""
+
+    result: Mapping[str, Any]
+    """Its result; empty where there is none."""
+    why_not: str | None
+    """Why there is none."""
+
+
+def run_check(
+    host: Host, *, base_url: str, check: Check, phase: Phase, seed: int, limit_seconds: float, tell: Tell
+) -> tuple[Reading, ...]:
+    """Run one check from the worker's host and return its readings.
+
+    Args:
+        host: The worker's host.
+        base_url: The control endpoint as the host reaches it, such as `http://127.0.0.1:31000`.
+        check: What to send: sessions in all, runs at each concurrency, or streams in each storm.
+        phase: What the worker is while it is measured.
+        seed: Decides prompts, facts, orders and cuts; another seed sends other text.
+        limit_seconds: When the load ends at the latest, whatever it has by then.
+        tell: Is told about the progress a few times a second.
+
+    Returns:
+        `sessions`: corrupted_sessions (share) and failed_requests (share). `throughput`: one
+        throughput_tokens_per_second (tokens/s) for each concurrency, then failed_requests. `aborts`: wedged_storms
+        (share).
+    """
+    wish = {
+        "kind": check.name,
+        "base_url": base_url,
+        "concurrency": list(check.concurrency),
+        "count": check.count,
+        "tokens": check.tokens,
+        "seed": seed,
+    }
+    outcome = _measure(host, wish, limit_seconds, tell)
+    if check.name == "sessions":
+        return _sessions(outcome, check, phase)
+    if check.name == "throughput":
+        return _throughput(outcome, check, phase)
+    return (_aborts(outcome, check, phase),)
+
+
+def canary(host: Host, *, base_url: str, phase: Phase, limit_seconds: float) -> Reading:
+    """Send one request as a user would, through the traffic entry: entry_answers is 1 or 0.
+
+    Args:
+        host: The host that sends it.
+        base_url: The traffic entry.
+        phase: What the worker is meanwhile.
+        limit_seconds: How long an answer may take, in seconds.
+    """
+    wish = {"kind": "canary", "base_url": base_url, "timeout": limit_seconds}
+    result, why_not = _measure(host, wish, limit_seconds, _say_nothing)
+    source = f"probe: one request through {base_url}"
+    if why_not is not None:
+        return _nothing("entry_answers", phase, "", why_not, source)
+    answered = bool(result["answered"])
+    if answered:
+        sound = "" if result["sound"] else ", but the text is not sound"
+        detail = f"answered after {result['first_token']:.2f} s ({result['text']!r}){sound}"
+    else:
+        detail = f"no answer: {result['why_not']}"
+    return Reading(
+        metric="entry_answers", phase=phase, value=float(answered), unit="", n=1, source=source, detail=detail
+    )
+
+
+def live_requests(host: Host, *, base_url: str, limit_seconds: float) -> int | None:
+    """Count the requests that the worker is serving or has queued.
+
+    The scheduler's own word counts first; a gauge alone only while tokens move, since gauges stay as they were for
+    half a minute after the last request.
+
+    Args:
+        host: The worker's host.
+        base_url: The control endpoint.
+        limit_seconds: How long to look when the gauges cannot be believed at once.
+
+    Returns:
+        The number, or None where it could not be counted.
+    """
+    wish = {"kind": "counters", "base_url": base_url}
+    result, _ = _measure(host, wish, limit_seconds, _say_nothing)
+    live = result.get("live")
+    return live if isinstance(live, int) else None
+
+
+def _say_nothing(_: str, __: float | None) -> None:
+    pass
+
+
+def _measure(host: Host, wish: Mapping[str, Any], limit_seconds: float, tell: Tell) -> Outcome:
+    program = resources.files("tools.on_host").joinpath("probe.py").read_bytes()
+    order = json.dumps({**wish, "deadline": limit_seconds}).encode()
+    said, status = "", None
+    try:
+        path = host.ship("probe.py", program)
+        with host.stream([host.python, "-I", path], stdin=order, silence=SILENCE_SECONDS) as lines:
+            for line in lines:
+                event = _event(line)
+                if event.get("event") == "result":
+                    return Outcome(event, None)
+                if event.get("event") == "invalid":
+                    return Outcome({}, str(event.get("why")))
+                if event.get("event") == "progress":
+                    tell(*_progress(event))
+                else:
+                    said = line.decode("utf-8", "replace")[:200]
+            status = lines.status
+    except HostError as error:
+        return Outcome({}, f"the load could not be run: {error}")
+    return Outcome({}, f"the load ended with status {status} and without a result; its last words: {said or 'none'}")
+
+
+def _event(line: bytes) -> Mapping[str, Any]:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return {}
+    return event if isinstance(event, dict) else {}
+
+
+def _progress(event: Mapping[str, Any]) -> tuple[str, float | None]:
+    done, total = event.get("done", 0), event.get("total")
+    share = done / total if total else None
+    if not total:
+        return "the load is starting", None
+    if event.get("kind") == "sessions":
+        return f"{done} of {total} sessions, {event['bad']} corrupted, {event['in_flight']} in flight", share
+    if event.get("kind") == "aborts":
+        return f"{done} of {total} abort storms, {event['wedged']} wedged", share
+    return f"{done} of {total} bursts, the last with {event['concurrency']} streams", share
+
+
+def _nothing(
+    metric: str, phase: Phase, unit: str, why: str, source: str, concurrency: int | None = None, detail: str = ""
+) -> Reading:
+    return Reading(
+        metric=metric,
+        phase=phase,
+        value=None,
+        unit=unit,
+        no_data=why,
+        source=source,
+        concurrency=concurrency,
+        detail=detail,
+    )
+
+
+def _sessions(outcome: Outcome, check: Check, phase: Phase) -> tuple[Reading, ...]:
+    source = "probe: tool-call sessions with known answers"
+    widest = max(check.concurrency)
+    result, why_not = outcome
+    if why_not is not None:
+        return (
+            _nothing("corrupted_sessions", phase, "share", why_not, source, widest),
+            _nothing("failed_requests", phase, "share", why_not, source, widest),
+        )
+    tally = result["sessions"]
+    failed = _failed_requests(result["requests"], phase, source, widest)
+    detail = f"{tally['bad']} of {tally['n']} sessions corrupted{_exposure(result['in_flight'])}"
+    if tally["bad"]:
+        first = result["first_bad"]
+        kinds = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in sorted(tally["kinds"].items()))
+        detail += f"; {kinds}; the first in turn {first['turn']}: wanted {first['wanted']}, got {first['got']}"
+    if tally["n"] < tally["planned"]:
+        why = result["stopped"] or failed.detail
+        detail += f"; {tally['planned'] - tally['n']} of {tally['planned']} sessions could not be judged: {why}"
+    if not tally["n"]:
+        return _nothing("corrupted_sessions", phase, "share", detail, source, widest), failed
+    corrupted = Reading(
+        metric="corrupted_sessions",
+        phase=phase,
+        value=tally["bad"] / tally["n"],
+        unit="share",
+        n=tally["n"],
+        bad=tally["bad"],
+        concurrency=widest,
+        source=source,
+        detail=detail,
+    )
+    return corrupted, failed
+
+
+def _exposure(in_flight: Mapping[str, Any]) -> str:
+    shares = [f"{share:.0%} with more than {size}" for size, share in list(in_flight["tokens_above"].items())[-2:]]
+    tokens = f"; of the tokens came {', '.join(shares)} decoding at once" if shares else ""
+    return f" at {in_flight['peak']} in flight (mean {in_flight['mean']:.0f}){tokens}"
+
+
+def _failed_requests(requests: Mapping[str, Any], phase: Phase, source: str, concurrency: int | None) -> Reading:
+    if not requests["n"]:
+        return _nothing("failed_requests", phase, "share", "no request was sent", source, concurrency)
+    first = f"; the first: {requests['first']}" if requests["bad"] else ""
+    return Reading(
+        metric="failed_requests",
+        phase=phase,
+        value=requests["bad"] / requests["n"],
+        unit="share",
+        n=requests["n"],
+        bad=requests["bad"],
+        concurrency=concurrency,
+        source=source,
+        detail=f"{requests['bad']} of {requests['n']} requests failed{first}",
+    )
+
+
+def _throughput(outcome: Outcome, check: Check, phase: Phase) -> tuple[Reading, ...]:
+    source = "probe: closed bursts"
+    result, why_not = outcome
+    metric, unit = "throughput_tokens_per_second", "tokens/s"
+    if why_not is not None:
+        nothing = [_nothing(metric, phase, unit, why_not, source, size) for size in check.concurrency]
+        return (*nothing, _nothing("failed_requests", phase, "share", why_not, source))
+    failed = _failed_requests(result["requests"], phase, source, None)
+    others = _others(result)
+    if others is not None:
+        return (*(_nothing(metric, phase, unit, others, source, size) for size in check.concurrency), failed)
+    readings = []
+    for size in check.concurrency:
+        bursts = [burst for burst in result["bursts"] if burst["concurrency"] == size]
+        values = tuple(burst["tokens_per_second"] for burst in bursts if burst["why_not"] is None)
+        why = [burst["why_not"] for burst in bursts if burst["why_not"] is not None] or [result["stopped"]]
+        if not values:
+            readings.append(_nothing(metric, phase, unit, why[0] or "no burst was run", source, size))
+            continue
+        detail = f"{len(values)} bursts of {size} streams of {check.tokens} tokens; {_latency(result, bursts, size)}"
+        if len(values) < check.count:
+            detail += f"; {check.count - len(values)} of {check.count} bursts are not valid: {why[0]}"
+        readings.append(
+            Reading(
+                metric=metric,
+                phase=phase,
+                value=sum(values) / len(values),
+                unit=unit,
+                n=len(values),
+                values=values,
+                concurrency=size,
+                source=source,
+                detail=detail,
+            )
+        )
+    return (*readings, failed)
+
+
+def _others(result: Mapping[str, Any]) -> str | None:
+    ours, foreign = result["requests"]["n"], result["foreign"]
+    if foreign["in_flight_before"]:
+        return f"{foreign['in_flight_before']:.0f} requests of others were in flight when the measurement began"
+    if foreign["finished"] is not None and foreign["finished"] > max(1.0, FOREIGN_SHARE * ours):
+        return f"{foreign['finished']} requests of others touched the measurement of {ours}"
+    return None
+
+
+def _latency(result: Mapping[str, Any], bursts: Sequence[Mapping[str, Any]], size: int) -> str:
+    invalid = [burst["latency_invalid"] for burst in bursts if burst["latency_invalid"]]
+    if invalid:
+        return f"latencies are not valid ({invalid[0]})"
+    latency = result["latency"][str(size)]
+    first, gap = latency["ttft"], latency["gap"]
+    if first["p50"] is None or gap["p50"] is None:
+        return "no latencies"
+    return (
+        f"first token p50 {first['p50'] * 1000:.0f} ms, p99 {first['p99'] * 1000:.0f} ms, "
+        f"between chunks p50 {gap['p50'] * 1000:.1f} ms, p99 {gap['p99'] * 1000:.1f} ms"
+    )
+
+
+def _aborts(outcome: Outcome, check: Check, phase: Phase) -> Reading:
+    source = "probe: abort storms, each followed by one canary"
+    widest = max(check.concurrency)
+    result, why_not = outcome
+    storms = [] if why_not is not None else result["storms"]
+    undecided = [storm["undecided"] for storm in storms if storm["undecided"]]
+    if why_not is not None or undecided or not storms:
+        why = why_not or (undecided or [result["stopped"] or "no storm was run"])[0]
+        return _nothing("wedged_storms", phase, "share", str(why), source, widest)
+    wedged = [storm for storm in storms if storm["wedged"]]
+    aborted = sum(storm["aborted"] for storm in storms)
+    detail = f"{len(wedged)} of {len(storms)} storms wedged the worker ({aborted} streams cut off)"
+    if wedged:
+        last = wedged[0]
+        why = f"{last['canary']['kind']}: {last['canary']['why']}" if last["canary"]["kind"] else "it brought no token"
+        detail += (
+            f"; after {last['aborted']} of {last['streams']} streams were cut off, the canary got no answer "
+            f"within {last['limit']:.1f} s ({why}), and {last['stalled']} streams that were left alone stood still"
+        )
+    else:
+        slowest = max(storm["recovered_after"] for storm in storms)
+        detail += f"; a canary got its first token after {slowest:.2f} s at the most"
+        left_alone = sum(storm["survivors_failed"] for storm in storms)
+        detail += f"; {left_alone} streams that were left alone failed" if left_alone else ""
+    if len(storms) < result["planned"] and not wedged:
+        detail += f"; {result['planned'] - len(storms)} of {result['planned']} storms were not run: {result['stopped']}"
+    return Reading(
+        metric="wedged_storms",
+        phase=phase,
+        value=len(wedged) / len(storms),
+        unit="share",
+        n=len(storms),
+        bad=len(wedged),
+        concurrency=widest,
+        source=source,
+        detail=detail,
+    )
