@@ -1,0 +1,189 @@
+"""A worksite for the tools' tests: a real script, a real process, a real service, and the writer over a local host."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.domain import Approval, Change, Forecast, HostState, Plan, Process, Risk, Step, Traffic
+from tools.host import Completed
+from tools.local import LocalHost
+from tools.service import ServiceSpec
+from tools.transaction import Writer
+
+SERVICE = Path(__file__).parents[1] / "data" / "service" / "service.sh"
+OLD = b"#!/bin/bash\n# decode worker\nexport LEVEL=32\nexec sleep 86432\n"
+NEW = OLD.replace(b"32", b"96")
+
+
+class SeamedHost(LocalHost):
+    """The local host, with the helper's test seams set for its next calls."""
+
+    seams: Mapping[str, str] = {}
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout: float,
+        environ: Mapping[str, str] | None = None,
+    ) -> Completed:
+        """Execute a command with the seams in its environment."""
+        return super().run(argv, stdin=stdin, timeout=timeout, environ={**(environ or {}), **self.seams})
+
+
+class Site:
+    """One worker and everything around it."""
+
+    def __init__(self, folder: Path, *, directory: Path | None = None) -> None:
+        self.folder = folder
+        self.script = folder / "serve.sh"
+        self.script.write_bytes(OLD)
+        self.script.chmod(0o750)
+        self.directory = directory or folder / "prudent"
+        self.host = SeamedHost(self.directory)
+        argv = ("/bin/sh", str(SERVICE))
+        self.service = ServiceSpec(
+            restart=(*argv, "restart", str(folder), str(self.script)),
+            pid=(*argv, "pid", str(folder), str(self.script)),
+            restart_seconds=60,
+            settle_seconds=10,
+        )
+        self.writer = self.writer_for("decode")
+        self.serve("restart")
+        self.before = self.process()
+
+    def writer_for(self, worker: str, **changed: Any) -> Writer:
+        """A writer for this script."""
+        service = self.service.model_copy(update=changed)
+        return Writer(self.host, worker, str(self.script), service, timeout=60)
+
+    def serve(self, verb: str) -> None:
+        """Speak to the service directly, as a person would."""
+        subprocess.run(["/bin/sh", SERVICE, verb, str(self.folder), str(self.script)], check=True, stdout=-3)
+
+    def process(self) -> Process:
+        """The live main process, once its argv is that of the script's last command."""
+        for _ in range(1000):
+            process = self.writer.main()
+            if process is not None and process.argv[:1] == ("sleep",):
+                return process
+            time.sleep(0.02)
+        raise AssertionError("the worker does not run")
+
+    @property
+    def restarts(self) -> int:
+        """How often the service was told to restart, the first start included."""
+        return len((self.folder / "restarts").read_text().split())
+
+    def plan(self, *, new: bytes = NEW, watchdog: float = 60.0, **changed: Any) -> Plan:
+        """The plan for an edit and a restart, made for what is there now."""
+        old = hashlib.sha256(self.script.read_bytes()).hexdigest()
+        fresh = hashlib.sha256(new).hexdigest()
+        identity = self.before.identity
+        edit = Step(
+            id="edit",
+            action="edit_script",
+            what="write 96",
+            before=HostState(script_sha256=old, process=identity),
+            after=HostState(script_sha256=fresh, process=identity),
+            undo="put the old bytes back",
+        )
+        restart = Step(
+            id="restart",
+            action="restart",
+            what="restart decode",
+            before=HostState(script_sha256=fresh, process=identity),
+            after=HostState(script_sha256=fresh),
+            undo="restart again",
+        )
+        fields: dict[str, Any] = {
+            "run": "r-1",
+            "made_at": datetime(2026, 11, 29, 12, tzinfo=UTC),
+            "worker": "decode",
+            "host": "local",
+            "change": Change(worker="decode", operation="set", summary="level 32 -> 96"),
+            "diff": "",
+            "edit_proof": "",
+            "backup_of": str(self.script),
+            "new_script_sha256": fresh,
+            "risk": Risk(level="low", ways=(), summary="", by="rules"),
+            "precedents": (),
+            "forecast": Forecast(rows=(), free_after_capture=None, restart_seconds=None, fits="unsure", why=""),
+            "steps": (edit, restart),
+            "checks": (),
+            "criteria": (),
+            "policy": "decode 0",
+            "traffic": Traffic(live_requests=0, loses="nobody", load="none"),
+            "watchdog_seconds": watchdog,
+            "approve_within_seconds": 60.0,
+        }
+        return Plan(**{**fields, **changed})
+
+    @staticmethod
+    def approval(plan: Plan, **changed: Any) -> Approval:
+        """A yes to a plan."""
+        at = datetime.now(UTC)
+        fields: dict[str, Any] = {
+            "run": plan.run,
+            "digest": plan.digest,
+            "decision": "approve",
+            "by": "ada",
+            "door": "cli",
+            "at": at,
+            "expires": at + timedelta(seconds=600),
+        }
+        return Approval(**{**fields, **changed})
+
+    def open(self, token: int, transaction: str = "r-1", **changed: Any) -> Plan:
+        """Open a transaction for a fresh plan."""
+        plan = self.plan(**changed)
+        self.writer.open(token, transaction, plan, self.approval(plan), NEW, now=datetime.now(UTC))
+        return plan
+
+    @contextlib.contextmanager
+    def seams(self, **seams: str) -> Iterator[None]:
+        """Set test seams of the helper for the calls in a block."""
+        self.host.seams = {f"PRUDENT_{name}": value for name, value in seams.items()}
+        try:
+            yield
+        finally:
+            self.host.seams = {}
+
+    def watchdog_pid(self) -> int:
+        """The pid of the watchdog that was started last."""
+        return int((self.directory / "workers" / "decode" / "watchdog").read_text())
+
+    def close(self) -> None:
+        """End what this site started: watchdogs first, so that none works in a folder that is gone."""
+        for presence in self.directory.glob("workers/*/watchdog"):
+            text = presence.read_text().strip()
+            with contextlib.suppress(OSError):
+                if text and str(self.directory).encode() and b"transaction.py" in _cmdline(int(text)):
+                    os.kill(int(text), signal.SIGKILL)
+        self.serve("stop")
+
+
+def _cmdline(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A worker that runs from its script, and nothing of ours on its host yet."""
+    made = Site(tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()

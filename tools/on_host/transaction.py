@@ -1,0 +1,1483 @@
+"""The sole writer on a worker's machine: one file, standard library only, Python 3.10 or newer.
+
+    python -I -S -B transaction.py VERB  < request.json  > answer.json
+
+Request and answer are one JSON object each. An answer is `{"ok": true, ...}` with exit status 0 or
+`{"ok": false, "kind": "...", "says": "...", ...}` with status 1. Every request names `directory` (Prudent's own,
+absolute) and `worker`. An optional `seal` is the SHA-256 of the rest of the object in canonical JSON; an answer always
+has one, and `to` repeats the seal of the request, so that neither a garbled nor a foreign answer passes for ours.
+
+    lease release observe status                        who may write, and how things stand
+    open step renew commit undo abandon                 one transaction, from the approval to its named end
+    watch                                               the watchdog: started by `open`, not by people
+
+What holds, whatever is killed and whenever (the names are those of `design.md`, laws 1, 2, 3, 4, 5 and 9):
+
+- All verbs but `observe` hold the worker's lock while they work. The journal is the truth: append-only lines, each with
+  a checksum that covers the line before it; an answer is given only after what it says has been synced.
+- The undo of a step lies on the disk before the step begins. A command of the service is spawned behind a gate and is
+  let through only once its process identity is on the disk, so that whoever comes after a crash can wait for it.
+- The script is replaced by exchanging two names atomically; what comes out is hashed, and is put back if it is not what
+  the approval was given for. A foreign edit can therefore slip in at no instant.
+- The watchdog is started before the transaction is open, and ends only under the lock and with nothing left to watch.
+- Leases and deadlines count on CLOCK_BOOTTIME and hold within one boot. The wall clock is written down for people only.
+
+Files, all below `directory`, folders 0700 and files 0600: `spent/DIGEST` (one an approval, for the whole host) and for
+each worker `workers/NAME/`: `lock`, `journal`, `lease`, `deadline`, `watchdog` (its pid; held locked while it lives),
+`spare` (room for the journal on a full disk) and `saved/TRANSACTION/`: `old` and `new` (bytes), `plan`, `swap` (what
+the script is exchanged with), `commands/` (identities of restart commands) and `output/` (what they printed).
+
+Test seams, without effect unless set: PRUDENT_CRASH_AT=N kills this process with SIGKILL just before its Nth durable
+action (each half of a write, each sync, rename, removal, command, and the answer itself is one), PRUDENT_TRACE=FILE
+lists them there, PRUDENT_PAUSE_AT=ACTION=FILE makes FILE before the first action of that name and goes on once it is
+gone. They do not reach the watchdog and the service.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import ctypes
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+import select
+import signal
+import stat
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, NoReturn
+
+Json = dict[str, Any]
+Identity = tuple[str, int, int]
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+STEP = re.compile(r"[A-Za-z0-9_-]{1,60}")
+DIGEST = re.compile(r"[0-9a-f]{64}")
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
+LARGEST_SCRIPT = 4 * 1024 * 1024  # bytes; a launch file is some kilobytes
+SPARE = 64 * 1024  # bytes; every line that an undo can write, many times over
+ENDED = ("none", "committed", "undone", "abandoned")
+SEAMS = ("PRUDENT_CRASH_AT", "PRUDENT_TRACE", "PRUDENT_PAUSE_AT")
+
+
+class Refusal(Exception):
+    """A named "no": `kind` for programs, the sentence for people, `more` for both."""
+
+    def __init__(self, kind: str, says: str, **more: Any) -> None:
+        super().__init__(says)
+        self.kind = kind
+        self.more = more
+
+
+# --------------------------------------------------------------------------------------- time and processes
+
+
+def now() -> float:
+    """Seconds since boot, those asleep included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def boot_id() -> str:
+    """The kernel's id of this boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def stat_fields(pid: int) -> list[str] | None:
+    """/proc/PID/stat from field 3 (the state) on; None: no such process, or only its remains."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = text[text.rindex(")") + 2 :].split()
+    return None if fields[0] in "ZX" else fields
+
+
+def identity_of(pid: int) -> Identity | None:
+    """Boot id, pid and start ticks (field 22 of /proc/PID/stat): equal only for the very same process."""
+    fields = stat_fields(pid) if pid > 0 else None
+    return None if fields is None else (boot_id(), pid, int(fields[19]))
+
+
+def is_alive(identity: Sequence[Any]) -> bool:
+    """Whether this very process runs."""
+    return identity_of(int(identity[1])) == tuple(identity)
+
+
+def descends_from(pid: int, ancestor: int) -> bool:
+    """Whether `ancestor` is `pid` or one of its parents."""
+    while pid > 1 and pid != ancestor:
+        fields = stat_fields(pid)
+        pid = int(fields[1]) if fields else 0
+    return pid == ancestor
+
+
+def process_of(pid: int, names: Sequence[str] = (), words: Sequence[str] = ()) -> Json | None:
+    """A process as itself shows it: identity, argv with secrets masked, and the variables that were asked for."""
+    identity = identity_of(pid)
+    if identity is None:
+        return None
+    shown: Json = {"boot_id": identity[0], "pid": pid, "start_ticks": identity[2], "argv": [], "environ": {}}
+    try:
+        argv = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
+        shown["argv"] = masked([word.decode(errors="replace") for word in argv], words)
+        if names:
+            pairs = (line.partition(b"=") for line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+            environ = {key.decode(errors="replace"): value.decode(errors="replace") for key, _, value in pairs}
+            shown["environ"] = {
+                name: "***" if is_secret(name, words) else masked_text(environ[name], words)
+                for name in names
+                if name in environ
+            }
+    except OSError as error:
+        shown["problem"] = f"{error.filename}: {error.strerror}"
+    return shown if identity_of(pid) == identity else None
+
+
+def identity_in(process: Mapping[str, Any] | None) -> Identity | None:
+    """The identity within what `process_of` answered."""
+    return None if process is None else (str(process["boot_id"]), int(process["pid"]), int(process["start_ticks"]))
+
+
+def listeners(port: int) -> list[int]:
+    """Pids that hold a listening TCP socket on a port, as far as this user may see them."""
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
+                words = line.split()
+                if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
+                    inodes.add(f"socket:[{words[9]}]")
+    found = []
+    for folder in Path("/proc").glob("[0-9]*/fd") if inodes else ():
+        with contextlib.suppress(OSError):
+            if any(str(link.readlink()) in inodes for link in folder.iterdir()):
+                found.append(int(folder.parent.name))
+    return sorted(found)
+
+
+# -------------------------------------------------------------------------------------------------- secrets
+
+SECRET_WORDS = frozenset(
+    {"key", "apikey", "token", "secret", "password", "passwd", "credential", "credentials", "authorization"}
+)
+
+
+def is_secret(name: str, words: Sequence[str] = ()) -> bool:
+    """Whether a flag's or variable's name says that its value is secret.
+
+    Names are cut at dashes, underscores and dots, so that `--max-total-tokens` and `--tokenizer-path` stay readable.
+    """
+    parts = re.split(r"[-_.]+", name.lower().strip("-"))
+    return any(part in SECRET_WORDS or part in words for part in parts)
+
+
+def masked_text(text: str, words: Sequence[str] = ()) -> str:
+    """A text without URL credentials, bearer words, values of secret names (`name=X`, `"name": "X"`, `--name X`)."""
+    text = re.sub(r"(\w+://)[^/@\s'\"]+@", r"\1***@", text)
+    text = re.sub(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}", r"\1 ***", text)
+    secret = "|".join(map(re.escape, sorted({*SECRET_WORDS, *words})))
+    name = rf"(?:[A-Za-z0-9]+[-_.])*(?:{secret})(?:[-_.][A-Za-z0-9]+)*"
+    value = r"\"[^\"]*\"|'[^']*'|[^\s,;}]+"
+    return re.sub(rf"(?i)((?<![A-Za-z0-9]){name}[\"']?\s*[=:]\s*|(?<!\S)--{name}\s+)({value})", r"\1***", text)
+
+
+def masked(argv: Sequence[str], words: Sequence[str] = ()) -> list[str]:
+    """An argv without secrets: `--api-key X`, `--api-key=X`, `A_TOKEN=X`, URL credentials, also within a word."""
+    shown: list[str] = []
+    hide = False
+    for word in argv:
+        if hide and not word.startswith("--"):
+            shown.append("***")
+            hide = False
+            continue
+        flag, equals, _ = word.partition("=")
+        if equals and re.fullmatch(r"-{0,2}[\w.-]+", flag) and is_secret(flag, words):
+            shown.append(flag + "=***")
+        else:
+            shown.append(masked_text(word, words) if not word.startswith("-") or "=" in word else word)
+        hide = word.startswith("-") and not equals and is_secret(word, words)
+    return shown
+
+
+# ----------------------------------------------------------------------------------------------------- disk
+
+
+class Disk:
+    """Every durable action, and the seams that tests use to stop between two of them."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.crash_at = int(environ.get("PRUDENT_CRASH_AT") or 0)
+        self.trace = environ.get("PRUDENT_TRACE")
+        self.pause, _, self.pause_file = (environ.get("PRUDENT_PAUSE_AT") or "").partition("=")
+        self.count = 0
+        libc = ctypes.CDLL(None, use_errno=True)
+        self.renameat2 = getattr(libc, "renameat2", None)
+
+    def mark(self, action: str, path: Path | str = "") -> None:
+        """Stand just before a durable action."""
+        self.count += 1
+        if self.trace:
+            with Path(self.trace).open("a", encoding="utf-8") as trace:
+                trace.write(f"{self.count} {action} {path}\n")
+        if action == self.pause:
+            self.pause = ""
+            flag = Path(self.pause_file)
+            flag.touch()
+            while flag.exists():
+                time.sleep(0.005)
+        if self.count == self.crash_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def sync(self, path: Path) -> None:
+        """Make a file, or the names in a folder, durable."""
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.mark("sync", path)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def make(self, folder: Path) -> None:
+        """Make a folder and those above it, for this user only."""
+        if folder.is_dir():
+            return
+        self.make(folder.parent)
+        self.mark("mkdir", folder)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        self.sync(folder.parent)
+
+    def pour(self, handle: int, content: bytes, path: Path) -> None:
+        """Write all bytes and sync them; under a crash seam in two halves, so that torn writes are met too."""
+        half_way = len(content) // 2 if self.crash_at or self.trace else 0
+        halves = [content[:half_way], content[half_way:]]
+        for half in filter(None, halves):
+            self.mark("write", path)
+            rest = memoryview(half)
+            while rest:
+                rest = rest[os.write(handle, rest) :]
+        self.mark("sync", path)
+        os.fsync(handle)
+
+    def draft(self, path: Path, content: bytes, dress: Callable[[int], None] | None = None) -> Path:
+        """A complete and synced file under the working name `PATH.part`; `dress` sets its mode and owner."""
+        part = path.with_name(path.name + ".part")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        handle = os.open(part, flags, 0o600)
+        try:
+            if dress:
+                dress(handle)
+            self.pour(handle, content, part)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(handle)
+        return part
+
+    def write(self, path: Path, content: bytes, dress: Callable[[int], None] | None = None) -> None:
+        """Give a file this content, whole and durable, or leave it as it was."""
+        part = self.draft(path, content, dress)
+        self.mark("rename", path)
+        part.replace(path)
+        self.sync(path.parent)
+
+    def claim(self, path: Path, content: bytes) -> bool:
+        """Create a file with this content unless it exists: compare-and-set among all processes of the host."""
+        part = self.draft(path.with_name(f"{path.name}.{os.getpid()}"), content)
+        try:
+            self.mark("link", path)
+            os.link(part, path)
+        except FileExistsError:
+            return False
+        finally:
+            part.unlink(missing_ok=True)
+        self.sync(path.parent)
+        return True
+
+    def remove(self, path: Path) -> None:
+        """Take a file away, if it is there."""
+        if path.exists() or path.is_symlink():
+            self.mark("unlink", path)
+            path.unlink(missing_ok=True)
+            self.sync(path.parent)
+
+    def exchange(self, one: Path, other: Path) -> bool:
+        """Exchange two names atomically and durably; False: this file system or kernel cannot."""
+        self.mark("exchange", other)
+        if self.renameat2 is None:
+            return False
+        at_cwd, rename_exchange = -100, 2  # fcntl.h, linux/fs.h
+        if self.renameat2(at_cwd, os.fsencode(one), at_cwd, os.fsencode(other), rename_exchange):
+            number = ctypes.get_errno()
+            if number in NO_EXCHANGE:
+                return False
+            raise OSError(number, os.strerror(number), str(other))
+        self.sync(other.parent)
+        self.sync(one.parent)
+        return True
+
+
+def private(path: Path) -> BinaryIO:
+    """A new file for this user only, for what other programs say; nothing depends on it, so nothing syncs it."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, 0o600), "wb")
+
+
+def sha256(content: bytes) -> str:
+    """SHA-256 in hex."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def hash_of(path: Path) -> str | None:
+    """SHA-256 of a file's bytes; None: there is none."""
+    try:
+        return sha256(path.read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def canonical(document: Any) -> str:
+    """JSON with sorted keys and no white space."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+# -------------------------------------------------------------------------------------------------- journal
+
+
+class Transaction:
+    """One transaction as the journal tells it."""
+
+    def __init__(self, id_: str, opened: Json, token: int) -> None:
+        self.id = id_
+        self.opened = opened
+        self.token = token
+        self.state = "open"  # or undoing, or one of the ends: committed, undone, undo_failed, abandoned
+        self.entries: list[Json] = []
+        self.begun: dict[str, Json] = {}
+        self.done: dict[str, Json] = {}
+        self.failed: dict[str, Json] = {}
+
+    def take(self, entry: Json) -> None:
+        """Go on by one line."""
+        self.entries.append(entry)
+        event, detail, step = entry["event"], entry["detail"], entry["step"]
+        if event in ("begun", "done", "failed") and step is not None:
+            {"begun": self.begun, "done": self.done, "failed": self.failed}[event][step] = detail
+        self.state = {"undo_begun": "undoing"}.get(event, self.state)
+        if event in ("committed", "undone", "undo_failed", "abandoned"):
+            self.state = event
+
+    @property
+    def problem(self) -> str | None:
+        """The last thing that went wrong, unless what came later settled it."""
+        for entry in reversed(self.entries):
+            if entry["event"] in ("failed", "undo_failed", "abandoned"):
+                return str(entry["detail"].get("says"))
+        return None
+
+
+class Journal:
+    """The lines of one worker: `CHECKSUM JSON`, each checksum covering the one before it."""
+
+    def __init__(self, path: Path, disk: Disk) -> None:
+        self.path = path
+        self.disk = disk
+        self.length = 0
+        self.sum = ""
+        self.seq = 0
+        self.transactions: dict[str, Transaction] = {}
+        content = path.read_bytes() if path.exists() else b""
+        lines = content.split(b"\n")
+        lines.pop()
+        for number, line in enumerate(lines, 1):
+            entry = self._read(line)
+            if entry is None:
+                if number < len(lines):
+                    raise Refusal("journal_corrupt", f"line {number} of {path} does not match its checksum.")
+                break
+            self._take(entry)
+            self.length += len(line) + 1
+        self.torn = len(content) > self.length
+
+    def _read(self, line: bytes) -> Json | None:
+        checksum, _, text = line.partition(b" ")
+        if checksum.decode("ascii", "replace") != self._checksum(text):
+            return None
+        entry: Json = json.loads(text)
+        return entry if entry.get("seq") == self.seq + 1 else None
+
+    def _checksum(self, text: bytes) -> str:
+        return sha256(self.sum.encode() + text)[:16]
+
+    def _take(self, entry: Json) -> None:
+        self.sum = self._checksum(canonical(entry).encode())
+        self.seq = entry["seq"]
+        if entry["event"] == "opened":
+            id_ = entry["transaction"]
+            self.transactions[id_] = Transaction(id_, entry["detail"], entry["token"])
+        self.transactions[entry["transaction"]].take(entry)
+
+    @property
+    def current(self) -> Transaction | None:
+        """The transaction that has not come to an end; there is at most one."""
+        last = self.last
+        return None if last is None or last.state in ENDED else last
+
+    @property
+    def last(self) -> Transaction | None:
+        """The newest transaction."""
+        return next(reversed(self.transactions.values()), None)
+
+    def settle(self) -> None:
+        """Under the lock: cut off a torn last line, and sync what an earlier call may have left unsynced."""
+        if self.path.exists():
+            handle = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                if self.torn:
+                    self.disk.mark("truncate", self.path)
+                    os.ftruncate(handle, self.length)
+                    self.torn = False
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+            self.disk.sync(self.path.parent)
+
+    def append(self, transaction: str, event: str, *, token: int, step: str | None, by: str, detail: Json) -> None:
+        """Write one line; when this returns it is durable."""
+        entry = {
+            "seq": self.seq + 1,
+            "at": time.time(),
+            "event": event,
+            "transaction": transaction,
+            "token": token,
+            "step": step,
+            "by": by,
+            "detail": detail,
+        }
+        text = canonical(entry).encode()
+        line = self._checksum(text).encode() + b" " + text + b"\n"
+        fresh = not self.path.exists()
+        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            self.disk.pour(handle, line, self.path)
+        except OSError:
+            os.ftruncate(handle, self.length)
+            raise
+        finally:
+            os.close(handle)
+        if fresh:
+            self.disk.sync(self.path.parent)
+        self._take(json.loads(text))
+        self.length += len(line)
+
+
+# ---------------------------------------------------------------------------------------------------- books
+
+
+class Books:
+    """All that is written down about one worker."""
+
+    def __init__(self, request: Json, disk: Disk) -> None:
+        directory = Path(text_of(request, "directory"))
+        if not directory.is_absolute():
+            raise Refusal("bad_request", f"directory is not absolute: {str(directory)!r}.")
+        self.disk = disk
+        self.directory = directory
+        self.worker = name_of(request, "worker")
+        self.folder = directory / "workers" / self.worker
+        self._journal: Journal | None = None
+
+    @property
+    def journal(self) -> Journal:
+        """The journal as it was when it was first asked for, or last reloaded."""
+        if self._journal is None:
+            self._journal = Journal(self.folder / "journal", self.disk)
+        return self._journal
+
+    def reload(self) -> Journal:
+        """Read the journal again."""
+        self._journal = None
+        return self.journal
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Be the only one; everything that was known before is read again."""
+        self.disk.make(self.folder)
+        mode = self.directory.stat()
+        if mode.st_uid != os.geteuid():
+            raise Refusal("unsafe_directory", f"{self.directory} belongs to another user.")
+        if mode.st_mode & 0o077:
+            self.directory.chmod(0o700)
+        handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            self.reload().settle()
+            yield
+        finally:
+            os.close(handle)
+
+    def note(self, transaction: Transaction, event: str, *, by: str, step: str | None = None, **detail: Any) -> None:
+        """Write one line of a transaction, on a full disk into the room that was kept for it."""
+        for attempt in (1, 2):
+            try:
+                self.journal.append(transaction.id, event, token=transaction.token, step=step, by=by, detail=detail)
+            except OSError as error:
+                if error.errno not in NO_SPACE or attempt == 2 or not (self.folder / "spare").exists():
+                    raise
+                self.disk.remove(self.folder / "spare")
+            else:
+                return
+
+    def load(self, name: str) -> Json:
+        """A small document that is replaced as a whole: `lease` or `deadline`."""
+        try:
+            document: Json = json.loads((self.folder / name).read_bytes())
+        except FileNotFoundError:
+            return {}
+        return document
+
+    def keep(self, name: str, document: Json) -> None:
+        """Replace a small document."""
+        self.disk.write(self.folder / name, canonical(document).encode())
+
+    def left(self, name: str) -> float:
+        """Seconds until a lease or deadline ends; it ends with the boot in which it was set."""
+        document = self.load(name)
+        return float(document["until"]) - now() if document.get("boot") == boot_id() else -1.0
+
+    def lease_view(self) -> Json | None:
+        """The lease for people and agents; None: nobody holds it."""
+        lease, left = self.load("lease"), self.left("lease")
+        return {"holder": lease["holder"], "token": lease["token"], "seconds": left} if left > 0 else None
+
+    def extend(self, transaction: Transaction | None) -> None:
+        """The agent is alive: its lease and the watchdog of its transaction run their full time again."""
+        if transaction is not None:
+            until = now() + float(transaction.opened["watchdog_seconds"])
+            self.keep("deadline", {"boot": boot_id(), "until": until})
+        lease = self.load("lease")
+        self.keep("lease", {**lease, "boot": boot_id(), "until": now() + lease["ttl"]})
+
+    def saved(self, transaction: str) -> Path:
+        """The folder of a transaction."""
+        return self.folder / "saved" / transaction
+
+
+def text_of(request: Mapping[str, Any], key: str) -> str:
+    """A text that has to be there."""
+    value = request.get(key)
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise Refusal("bad_request", f"{key} is missing or not a text.")
+    return value
+
+
+def name_of(request: Mapping[str, Any], key: str) -> str:
+    """A text that can be a file's name."""
+    value = text_of(request, key)
+    if not NAME.fullmatch(value):
+        raise Refusal("bad_request", f"{key} cannot be a name: {value!r}.")
+    return value
+
+
+def number_of(request: Mapping[str, Any], key: str) -> float:
+    """A number above zero."""
+    value = request.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+        raise Refusal("bad_request", f"{key} is missing or not a number above zero.")
+    return float(value)
+
+
+def argv_of(request: Mapping[str, Any], key: str) -> list[str]:
+    """A command."""
+    value = request.get(key)
+    if (
+        not isinstance(value, list)
+        or not value
+        or not all(isinstance(word, str) and "\0" not in word for word in value)
+    ):
+        raise Refusal("bad_request", f"{key} is not a list of words.")
+    return list(value)
+
+
+def check_token(books: Books, request: Json, *, alive: bool = True) -> Json:
+    """The lease, if the request's token is the newest one and, where asked, its time has not run out."""
+    lease = books.load("lease")
+    token = request.get("token")
+    if not lease or token != lease["token"]:
+        raise Refusal(
+            "fenced", f"token {token} is not the newest one, {lease.get('token')}.", holder=lease.get("holder")
+        )
+    if alive and books.left("lease") <= 0:
+        raise Refusal("lease_expired", f"the lease of {lease['holder']!r} has run out.")
+    return lease
+
+
+def check_open(books: Books, request: Json) -> Transaction:
+    """The open transaction that the request may go on with."""
+    lease = check_token(books, request)
+    transaction = books.journal.transactions.get(name_of(request, "transaction"))
+    state = transaction.state if transaction else "none"
+    if transaction is None or state != "open":
+        raise Refusal("not_open", f"transaction {request['transaction']!r} is {state}, not open.", state=state)
+    if transaction.opened["holder"] != lease["holder"]:
+        raise Refusal("fenced", f"the transaction belongs to {transaction.opened['holder']!r}: it can be undone only.")
+    if books.left("deadline") <= 0:
+        raise Refusal("overdue", "the agent was silent for too long: the watchdog takes the change back.")
+    return transaction
+
+
+# --------------------------------------------------------------------------------------------------- script
+
+
+class Dress(NamedTuple):
+    """What a file has besides its bytes."""
+
+    mode: int
+    uid: int
+    gid: int
+    mtime_ns: int
+    extended: dict[str, str]  # extended attributes (ACLs among them), base64
+
+    @classmethod
+    def of(cls, path: Path) -> Dress:
+        """Look at a regular file that has this one name only."""
+        seen = path.stat()
+        if not stat.S_ISREG(seen.st_mode):
+            raise Refusal("unsafe_script", f"{path} is not a regular file.")
+        if seen.st_nlink > 1:
+            raise Refusal("unsafe_script", f"{path} has {seen.st_nlink} hard links, and an edit would part them.")
+        extended = {}
+        with contextlib.suppress(OSError):
+            for name in os.listxattr(path):
+                with contextlib.suppress(OSError):
+                    extended[name] = base64.b64encode(os.getxattr(path, name)).decode()
+        return cls(stat.S_IMODE(seen.st_mode), seen.st_uid, seen.st_gid, seen.st_mtime_ns, extended)
+
+    def put_on(self, handle: int, *, mtime: bool) -> None:
+        """Dress an open file; owner and mode must succeed, extended attributes where the system lets us."""
+        seen = os.fstat(handle)
+        if (seen.st_uid, seen.st_gid) != (self.uid, self.gid):
+            os.fchown(handle, self.uid, self.gid)
+        for name, value in self.extended.items():
+            with contextlib.suppress(OSError):
+                os.setxattr(handle, name, base64.b64decode(value))
+        os.fchmod(handle, self.mode)
+        if mtime:
+            os.utime(handle, ns=(self.mtime_ns, self.mtime_ns))
+
+
+def mount_of(folder: Path) -> str:
+    """The kernel's id of the mount that a folder lies on: names can be exchanged within one mount only."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return next(
+            line.split()[1]
+            for line in Path(f"/proc/self/fdinfo/{handle}").read_text(encoding="ascii").splitlines()
+            if line.startswith("mnt_id:")
+        )
+    finally:
+        os.close(handle)
+
+
+class Script:
+    """The serve script of a transaction, the two contents that it may have, and the place they are exchanged with."""
+
+    def __init__(self, books: Books, transaction: Transaction) -> None:
+        self.disk = books.disk
+        self.path = Path(transaction.opened["script"])
+        self.saved = books.saved(transaction.id)
+        self.old = str(transaction.opened["old_sha256"])
+        self.new = str(transaction.opened["new_sha256"])
+        self.dress = Dress(**transaction.opened["dress"])
+        inside = self.saved / "swap"
+        same_mount = mount_of(self.saved) == mount_of(self.path.parent)
+        # Across mounts nothing can be exchanged from our own folder, and writing in place would feed a running bash
+        # half of each script: there, and only for the moment of the exchange, the swap lies beside the script.
+        self.swap = inside if same_mount else self.path.with_name(f".{self.path.name}.prudent-{transaction.id}")
+        self.beside = not same_mount
+
+    @property
+    def now(self) -> str | None:
+        """Hash of what the script holds."""
+        return hash_of(self.path)
+
+    def put(self, wanted: str, *, instead_of: str, plain: Callable[[], None]) -> None:
+        """Replace the script's content by one of the two that we keep, if it is the other one until the very last.
+
+        Args:
+            wanted: Hash of the content to put there.
+            instead_of: Hash of the content that must come out.
+            plain: Called before an exchange that this file system can only do as a plain rename.
+
+        Raises:
+            Refusal: `stale`, with everything as it was; somebody else's content came out and was put back.
+        """
+        if hash_of(self.swap) != wanted:
+            content = (self.saved / ("old" if wanted == self.old else "new")).read_bytes()
+            dress, restoring = (self.dress, True) if wanted == self.old else (Dress.of(self.path), False)
+            self.disk.write(self.swap, content, lambda handle: dress.put_on(handle, mtime=restoring))
+        if self.now != instead_of:
+            self.clear()
+            raise Refusal("stale", f"{self.path} changed.", moved="script", found=self.now)
+        if not self.disk.exchange(self.swap, self.path):
+            plain()
+            if self.now != instead_of:
+                self.clear()
+                raise Refusal("stale", f"{self.path} changed.", moved="script", found=self.now)
+            self.disk.mark("rename", self.path)
+            self.swap.replace(self.path)
+            self.disk.sync(self.path.parent)
+            return
+        out = hash_of(self.swap)
+        if out != instead_of:
+            self._give_back(wanted, out)
+            raise Refusal("stale", f"{self.path} changed while it was exchanged.", moved="script", found=out)
+
+    def _give_back(self, put: str | None, out: str | None) -> None:
+        """Exchange back what came out; where somebody wrote in the meantime, theirs is newer and stays."""
+        for _ in range(16):
+            self.disk.exchange(self.swap, self.path)
+            came = hash_of(self.swap)
+            if came == put:
+                break
+            put, out = out, came
+
+    def settle(self) -> None:
+        """After a crash between an exchange and the look at what came out: what is not ours goes back."""
+        held = hash_of(self.swap)
+        if held is not None and held not in (self.old, self.new) and self.now in (self.old, self.new):
+            self._give_back(self.now, held)
+        self.disk.sync(self.path.parent)
+
+    def was_exchanged(self) -> bool:
+        """Whether the edit has come into effect: the old content lies where the new one was laid out."""
+        return hash_of(self.swap) == self.old
+
+    def clear(self) -> None:
+        """Take the swap away, unless it holds what is neither old nor new and so belongs to somebody."""
+        self.disk.remove(self.swap.with_name(self.swap.name + ".part"))
+        if hash_of(self.swap) in (self.old, self.new):
+            self.disk.remove(self.swap)
+
+
+# -------------------------------------------------------------------------------------------------- service
+
+
+def environment() -> dict[str, str]:
+    """Our environment without the test seams."""
+    return {name: value for name, value in os.environ.items() if name not in SEAMS}
+
+
+def ask_pid(argv: Sequence[str], cwd: str | None) -> int:
+    """The service's main pid; 0: it does not run."""
+    try:
+        answer = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, env=environment(), cwd=cwd, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Refusal("no_pid", f"the command that tells the main pid failed: {masked_text(str(error))}") from error
+    text = answer.stdout.decode(errors="replace").strip()
+    if answer.returncode != 0 or not re.fullmatch(r"\d+", text):
+        said = (answer.stderr.decode(errors="replace").strip() or text)[-500:]
+        raise Refusal(
+            "no_pid", f"the command that tells the main pid ended with {answer.returncode}: {masked_text(said)}"
+        )
+    return int(text)
+
+
+class Service:
+    """The worker's service: who it is now, and how it is restarted, by commands that survive us in a known way."""
+
+    def __init__(self, books: Books, transaction: Transaction) -> None:
+        spec = transaction.opened["service"]
+        self.disk = books.disk
+        self.folder = books.saved(transaction.id) / "commands"
+        self.restart_argv: list[str] = spec["restart"]
+        self.pid_argv: list[str] = spec["pid"]
+        self.cwd: str = spec["cwd"]
+        self.restart_seconds = float(spec["restart_seconds"])
+        self.settle_seconds = float(spec["settle_seconds"])
+
+    def main(self) -> Json | None:
+        """The main process; None: there is none."""
+        return process_of(ask_pid(self.pid_argv, self.cwd))
+
+    def launched(self, label: str) -> Json | None:
+        """What is known of a command that was let through, or was about to be; None: it surely never ran."""
+        try:
+            document: Json = json.loads((self.folder / label).read_bytes())
+        except FileNotFoundError:
+            return None
+        return document
+
+    def settle(self) -> None:
+        """Wait for commands that outlived the call that ran them; end those that take too long."""
+        for path in sorted(self.folder.glob("*")) if self.folder.is_dir() else ():
+            record = self.launched(path.name) if path.suffix != ".part" else None
+            limit = now() + self.restart_seconds
+            while record and record["command"] and is_alive(record["command"]):
+                if now() > limit:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(record["command"][1], signal.SIGKILL)
+                time.sleep(0.02)
+
+    def restart(self, label: str) -> Json:
+        """Restart the worker and answer the new main process.
+
+        Raises:
+            Refusal: `failed`: the command failed or took too long, or no new process came.
+        """
+        before = identity_in(self.main())
+        self.disk.make(self.folder)
+        output = self.folder.with_name("output") / label
+        self.disk.make(output.parent)
+        # The gate: the command's first act is to wait for a line from us. If we die before we write it, it ends.
+        gate = ["/bin/sh", "-c", 'read -r go || exit 125; exec "$@" </dev/null', "sh", *self.restart_argv]
+        with private(output) as sink:
+            self.disk.mark("spawn", label)
+            child = subprocess.Popen(
+                gate,
+                stdin=subprocess.PIPE,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                env=environment(),
+                cwd=self.cwd,
+                start_new_session=True,
+            )
+        assert child.stdin is not None
+        self.disk.write(self.folder / label, canonical({"command": identity_of(child.pid), "before": before}).encode())
+        self.disk.mark("command", label)
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.write(b"go\n")
+            child.stdin.close()
+        try:
+            status: int | None = child.wait(self.restart_seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            status = None
+        said = masked_text(output.read_bytes()[-2000:].decode(errors="replace").strip())
+        if status != 0:
+            how = f"ended with status {status}" if status is not None else f"took over {self.restart_seconds:g} s"
+            raise Refusal("failed", f"the restart command {how}: {said[-500:] or 'no output'}", output=said)
+        return self.newcomer(before)
+
+    def newcomer(self, before: Identity | None) -> Json:
+        """The main process once it is another one than before."""
+        limit = now() + self.settle_seconds
+        while True:
+            process = self.main()
+            if process is not None and identity_in(process) != before:
+                return process
+            if now() > limit:
+                raise Refusal("failed", f"no new process within {self.settle_seconds:g} s after the restart command.")
+            time.sleep(0.05)
+
+
+# ------------------------------------------------------------------------------------------------- watchdog
+
+
+def arm(books: Books) -> None:
+    """Start the watchdog unless one lives; under the lock. It is known to be ready when this returns."""
+    presence = os.open(books.folder / "watchdog", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(presence, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        request = {"directory": str(books.directory), "worker": books.worker, "presence": presence}
+        books.disk.mark("arm", books.folder)
+        with private(books.folder / "watchdog.log") as log:
+            child = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-B", str(Path(__file__).resolve()), "watch"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment(),
+                cwd="/",
+                start_new_session=True,
+                pass_fds=(presence,),
+            )
+        os.ftruncate(presence, 0)
+        os.pwrite(presence, f"{child.pid}\n".encode(), 0)
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(json.dumps(request).encode())
+        child.stdin.close()
+        heard, _, _ = select.select([child.stdout], [], [], 60)
+        if not heard or child.stdout.readline() != b"armed\n":
+            child.kill()
+            raise Refusal("no_watchdog", f"the watchdog did not start; see {books.folder / 'watchdog.log'}.")
+        child.stdout.close()
+    finally:
+        os.close(presence)
+
+
+def rearm(books: Books) -> None:
+    """A transaction that is under way is never left without a watchdog, whoever killed the last one."""
+    current = books.journal.current
+    if current is not None and current.state in ("open", "undoing"):
+        arm(books)
+
+
+def watch(books: Books, request: Json) -> Json:
+    """Wait, without the lock, until the agent has been silent for too long; then take the change back."""
+    presence = int(request.get("presence", -1))
+    with contextlib.suppress(BrokenPipeError):
+        os.write(1, b"armed\n")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    attempts = 0
+    # The call that started us holds the lock until the transaction is open, or it died.
+    with books.lock():
+        pass
+    while True:
+        current = books.reload().current
+        if current is not None and books.left("deadline") > 0:
+            time.sleep(min(1.0, max(0.01, books.left("deadline"))))
+            continue
+        with books.lock():
+            current = books.journal.current
+            if current is not None and books.left("deadline") <= 0 and attempts < 5:
+                attempts += 1
+                with contextlib.suppress(Refusal, OSError):
+                    take_back(books, current, by="watchdog")
+                current = books.journal.current
+            hopeless = attempts >= 5 or (
+                current is not None and current.entries[-1]["detail"].get("kind") == "foreign_edit"
+            )
+            if current is None or hopeless:
+                # Closed by hand because the lock must not be free before it.
+                if presence >= 0:
+                    os.close(presence)
+                return {"state": current.state if current else "none"}
+        time.sleep(min(30.0, float(attempts)))
+
+
+# ------------------------------------------------------------------------------------------- steps and undo
+
+
+def edit_script(books: Books, transaction: Transaction, step: Json) -> Json:
+    """Give the script its new content."""
+    script, id_ = Script(books, transaction), step["id"]
+    if id_ in transaction.begun:
+        script.settle()
+        if script.was_exchanged() and script.now != script.new:
+            raise Refusal("stale", f"{script.path} changed after it was edited.", moved="script", found=script.now)
+    if script.now != script.new or script.old == script.new:
+        if Path(transaction.opened["asked"]).resolve() != script.path:
+            raise Refusal("stale", f"{transaction.opened['asked']} is another link now.", moved="script")
+        if script.now != script.old:
+            raise Refusal("stale", f"{script.path} changed.", moved="script", found=script.now)
+        if script.old != script.new:
+            books.note(transaction, "begun", by="agent", step=id_, undo="exchange", plain=False)
+            script.put(
+                script.new,
+                instead_of=script.old,
+                plain=lambda: books.note(transaction, "begun", by="agent", step=id_, undo="rename", plain=True),
+            )
+    elif id_ not in transaction.begun:
+        raise Refusal("stale", f"{script.path} already has the new content.", moved="script", found=script.now)
+    return {"script_sha256": script.now}
+
+
+def restart(books: Books, transaction: Transaction, step: Json) -> Json:
+    """Restart the worker, or find that a call that died has done so already."""
+    service, id_ = Service(books, transaction), step["id"]
+    begun = transaction.begun.get(id_)
+    if begun is not None:
+        service.settle()
+        process, before = service.main(), identity_in(begun["before"])
+        if process is not None and identity_in(process) != before and service.launched(id_):
+            return {"process": process, "found": True}
+    else:
+        books.note(transaction, "begun", by="agent", step=id_, before=service.main(), undo="restart")
+    return {"process": service.restart(id_)}
+
+
+ACTIONS: dict[str, Callable[[Books, Transaction, Json], Json]] = {"edit_script": edit_script, "restart": restart}
+
+
+def expect(books: Books, transaction: Transaction, step: Json) -> None:
+    """The host shows what the step was approved for."""
+    script = Script(books, transaction)
+    wanted, found = step["before"].get("script_sha256"), script.now
+    if wanted is not None and wanted != found:
+        raise Refusal("stale", f"{script.path} changed.", moved="script", found=found)
+    process = step["before"].get("process")
+    if process is not None:
+        here = identity_in(Service(books, transaction).main())
+        if here != tuple(process):
+            raise Refusal("stale", "the worker's main process is another one.", moved="process", found=here)
+
+
+def take_back(books: Books, transaction: Transaction, *, by: str) -> None:
+    """Undo whatever a transaction may have done; under the lock.
+
+    Raises:
+        Refusal: `foreign_edit` or `undo_failed`, journalled; nothing that is not ours was overwritten.
+    """
+    if transaction.state in ENDED:
+        return
+    if transaction.entries[-1]["event"] != "undo_begun" or transaction.entries[-1]["by"] != by:
+        books.note(transaction, "undo_begun", by=by)
+    actions = {step["id"]: step["action"] for step in transaction.opened["steps"]}
+    edits = [id_ for id_ in transaction.begun if actions[id_] == "edit_script"]
+    try:
+        script, service = Script(books, transaction), Service(books, transaction)
+        service.settle()
+        touched, restored = restore(books, transaction, script, edits, by)
+        before = identity_in(transaction.opened["before"])
+        process = service.main()
+        restarts = [id_ for id_ in transaction.begun if actions[id_] == "restart" and service.launched(id_)]
+        restarted = bool(restarts) or (touched and identity_in(process) != before)
+        if restarted:
+            earlier = service.launched("undo")
+            came = identity_in(process)
+            if earlier is None or came is None or list(came) == earlier["before"]:
+                process = service.restart("undo")
+    except (Refusal, OSError) as error:
+        kind = error.kind if isinstance(error, Refusal) and error.kind == "foreign_edit" else "undo_failed"
+        books.note(transaction, "undo_failed", by=by, kind=kind, says=str(error))
+        raise Refusal(kind, str(error)) from error
+    books.note(
+        transaction,
+        "undone",
+        by=by,
+        restored=restored,
+        restarted=restarted,
+        process=process,
+        script_sha256=script.now,
+    )
+    script.clear()
+    books.disk.remove(books.folder / "spare")
+
+
+def restore(books: Books, transaction: Transaction, script: Script, edits: Sequence[str], by: str) -> tuple[bool, bool]:
+    """Put the old content back; answer whether the edit had come into effect, and whether that was needed now."""
+    if not edits:
+        return False, False
+    id_ = edits[-1]
+    script.settle()
+    begun, finished = transaction.begun[id_], id_ in transaction.done
+    refused = transaction.failed.get(id_, {}).get("kind") == "stale"
+    found = script.now
+    renamed = bool(begun.get("plain")) and not refused
+    touched = finished or script.was_exchanged() or found == script.new or renamed
+    if found == script.old or not touched:
+        return touched, False
+    if found != script.new:
+        raise Refusal("foreign_edit", f"{script.path} holds neither the old nor the new content: somebody edited it.")
+    try:
+        script.put(
+            script.old,
+            instead_of=script.new,
+            plain=lambda: books.note(transaction, "begun", by=by, step=id_, undo="rename", plain=True),
+        )
+    except Refusal as refusal:
+        raise Refusal("foreign_edit", str(refusal)) from refusal
+    return True, True
+
+
+# ---------------------------------------------------------------------------------------------------- verbs
+
+
+def view(transaction: Transaction | None) -> Json | None:
+    """A transaction for the agent: heavy and inner fields of the first line left out."""
+    if transaction is None:
+        return None
+    inner = ("dress", "service", "steps")
+    after = None
+    for entry in transaction.entries:
+        after = entry["detail"].get("process", after)
+    return {
+        "transaction": transaction.id,
+        "token": transaction.token,
+        "state": transaction.state,
+        "holder": transaction.opened["holder"],
+        "before": transaction.opened["before"],
+        "after": after,
+        "problem": transaction.problem,
+        "journal": [
+            {**entry, "detail": {key: value for key, value in entry["detail"].items() if key not in inner}}
+            for entry in transaction.entries
+        ],
+    }
+
+
+def lease(books: Books, request: Json) -> Json:
+    """Grant the right to write: a token that grows with every grant, so that every earlier call is fenced off."""
+    holder, ttl = text_of(request, "holder"), number_of(request, "ttl")
+    rearm(books)
+    held = books.load("lease")
+    left = books.left("lease")
+    if left > 0 and held["holder"] != holder:
+        says = f"{held['holder']!r} holds the lease of {books.worker!r} for another {left:.0f} s."
+        raise Refusal("held", says, holder=held["holder"], seconds=left)
+    newest = max([held.get("token", 0), *(known.token for known in books.journal.transactions.values())])
+    books.keep("lease", {"token": newest + 1, "holder": holder, "ttl": ttl, "boot": boot_id(), "until": now() + ttl})
+    return {"token": newest + 1, "execution": view(books.journal.current)}
+
+
+def release(books: Books, request: Json) -> Json:
+    """Give the lease back; the token stays the newest one, without a holder."""
+    held = check_token(books, request, alive=False)
+    rearm(books)
+    books.keep("lease", {**held, "until": 0.0})
+    return {}
+
+
+def observe(books: Books, request: Json) -> Json:
+    """Look at script, process, port, transaction and lease. Nothing is written, and no lock is taken."""
+    words = [str(word).lower() for word in request.get("mask", [])]
+    names = [str(name) for name in request.get("environ_names", [])]
+    answer: Json = {"script_sha256": None, "script_problem": None, "process": None, "process_problem": None}
+    if request.get("script"):
+        try:
+            answer["script_sha256"] = sha256(Path(text_of(request, "script")).read_bytes())
+        except OSError as error:
+            answer["script_problem"] = error.strerror
+    main = 0
+    try:
+        main = ask_pid(argv_of(request, "pid_argv"), request.get("cwd"))
+        answer["process"] = process_of(main, names, words)
+    except Refusal as refusal:
+        answer["process_problem"] = str(refusal)
+    if request.get("port"):
+        pids = listeners(int(request["port"]))
+        own = [pid for pid in pids if main and descends_from(pid, main)]
+        relation = "nobody" if not pids else "foreign" if not own else "main" if main in own else "descendant"
+        pid = main if main in own else (own or pids or [0])[0]
+        answer["listener"] = {"relation": relation, "process": process_of(pid, names, words) if pid else None}
+    answer["execution"] = view(books.journal.last)
+    answer["lease"] = books.lease_view()
+    return answer
+
+
+def check_approval(request: Json, plan: Json, text: str) -> Json:
+    """The approval, if it says yes to this very plan and its time has not run out."""
+    approval: Json = request.get("approval") or {}
+    digest = text_of(approval, "digest")
+    if not DIGEST.fullmatch(digest):
+        raise Refusal("bad_request", "approval.digest is not a SHA-256 in hex.")
+    if approval.get("decision") != "approve":
+        raise Refusal("foreign", "nobody said yes to this plan.")
+    if sha256(text.encode()) != digest or approval.get("run") != plan.get("run"):
+        raise Refusal("foreign", "the approval was given for another plan.")
+    left = approval.get("expires_in")
+    if isinstance(left, bool) or not isinstance(left, int | float) or left <= 0:
+        raise Refusal("expired", "the approval has run out.")
+    return approval
+
+
+def check_plan(books: Books, request: Json, plan: Json) -> tuple[list[Json], bytes]:
+    """The steps and the new content, if they are what the plan says."""
+    if plan.get("worker") != books.worker or plan.get("backup_of") != request.get("script"):
+        raise Refusal("foreign", "the plan is for another worker or script.")
+    steps: list[Json] = plan["steps"]
+    ids = [step["id"] for step in steps]
+    if not steps or len(set(ids)) < len(ids) or not all(STEP.fullmatch(id_) and id_ != "undo" for id_ in ids):
+        raise Refusal("bad_request", "the plan's step ids are missing, not names, or not unique.")
+    if unknown := {step["action"] for step in steps} - set(ACTIONS):
+        raise Refusal("bad_request", f"no such action: {', '.join(sorted(unknown))}.")
+    edits = [step for step in steps if step["action"] == "edit_script"]
+    content = base64.b64decode(request.get("new_content") or "", validate=True)
+    if len(edits) > 1:
+        raise Refusal("bad_request", "a plan edits the script once.")
+    if edits:
+        promised = {plan["new_script_sha256"], edits[0]["after"]["script_sha256"]}
+        if promised != {sha256(content)}:
+            raise Refusal("foreign", "the new content is not the one that was approved.")
+        if edits[0]["before"].get("script_sha256") is None:
+            raise Refusal("bad_request", "an edit names the content that it expects.")
+    return steps, content
+
+
+def open_transaction(books: Books, request: Json) -> Json:
+    """Spend an approval on one transaction: back up, arm the watchdog, write the first line of the journal."""
+    held = check_token(books, request)
+    id_, text = name_of(request, "transaction"), text_of(request, "plan")
+    known = books.journal.transactions.get(id_)
+    if known is not None and known.opened["digest"] == sha256(text.encode()):
+        rearm(books)
+        return {"already": True, "execution": view(known)}
+    plan: Json = json.loads(text)
+    approval = check_approval(request, plan, text)
+    steps, content = check_plan(books, request, plan)
+    rearm(books)
+    current = books.journal.current
+    if current is not None or known is not None:
+        other = current or known
+        assert other is not None
+        says = f"transaction {other.id!r} of {other.opened['holder']!r} is {other.state}."
+        raise Refusal("busy", says, transaction=other.id, holder=other.opened["holder"], state=other.state)
+    digest = approval["digest"]
+    ledger = books.directory / "spent" / digest
+    mine = canonical({"worker": books.worker, "transaction": id_}).encode()
+    if ledger.exists() and ledger.read_bytes() != mine:
+        raise Refusal("spent", "the approval has opened a transaction before.")
+    asked = Path(text_of(request, "script"))
+    service = request.get("service") or {}
+    detail: Json = {
+        "holder": held["holder"],
+        "digest": digest,
+        "run": plan["run"],
+        "asked": str(asked),
+        "script": str(asked.resolve()),
+        "steps": [{key: step[key] for key in ("id", "action", "before")} for step in steps],
+        "watchdog_seconds": number_of(plan, "watchdog_seconds"),
+        "approved_by": approval.get("by"),
+        "service": {
+            "restart": argv_of(service, "restart"),
+            "pid": argv_of(service, "pid"),
+            "restart_seconds": number_of(service, "restart_seconds"),
+            "settle_seconds": number_of(service, "settle_seconds"),
+            "cwd": service.get("cwd") or str(Path.cwd()),
+        },
+    }
+    old = look_before(detail, steps)
+    detail["new_sha256"] = plan["new_script_sha256"] if content else detail["old_sha256"]
+    try:
+        lay_down(books, id_, {"old": old, "new": content or old, "plan": text.encode()})
+        books.disk.make(ledger.parent)
+        if not books.disk.claim(ledger, mine):
+            if ledger.read_bytes() != mine:
+                raise Refusal("spent", "the approval has opened a transaction before.")
+            books.disk.sync(ledger.parent)
+        until = now() + detail["watchdog_seconds"]
+        books.keep("deadline", {"boot": boot_id(), "until": until})
+        arm(books)
+        books.journal.append(id_, "opened", token=request["token"], step=None, by="agent", detail=detail)
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            forget(books, id_, ledger, mine)
+        raise
+    return {"already": False, "execution": view(books.journal.current)}
+
+
+def look_before(detail: Json, steps: Sequence[Json]) -> bytes:
+    """The script's bytes, if script and process are what the plan was made for; what is seen goes into `detail`."""
+    path = Path(detail["script"])
+    try:
+        detail["dress"] = Dress.of(path)._asdict()
+        if path.stat().st_size > LARGEST_SCRIPT:
+            raise Refusal("unsafe_script", f"{path} has over {LARGEST_SCRIPT} bytes: that is no launch file.")
+        old = path.read_bytes()
+    except OSError as error:
+        raise Refusal("no_script", f"{path}: {error.strerror}.") from error
+    detail["old_sha256"] = sha256(old)
+    detail["before"] = process_of(ask_pid(detail["service"]["pid"], detail["service"]["cwd"]))
+    expected = steps[0]["before"].get("script_sha256")
+    if expected not in (None, detail["old_sha256"]):
+        raise Refusal("stale", f"{path} changed since the plan.", moved="script", found=detail["old_sha256"])
+    here = identity_in(detail["before"])
+    for step in steps:
+        process = step["before"].get("process")
+        if process is not None and tuple(process) != here:
+            raise Refusal("stale", "the worker's main process changed since the plan.", moved="process", found=here)
+        if step["action"] == "restart":
+            break
+    return old
+
+
+def lay_down(books: Books, transaction: str, contents: Mapping[str, bytes]) -> None:
+    """Keep what an undo needs, and room for the journal on a disk that fills up later."""
+    folder = books.saved(transaction)
+    books.disk.make(folder)
+    for name, content in contents.items():
+        if hash_of(folder / name) != sha256(content):
+            books.disk.write(folder / name, content)
+    books.disk.write(books.folder / "spare", os.urandom(SPARE))  # noise: a file system that packs zeros keeps no room
+
+
+def forget(books: Books, transaction: str, ledger: Path, mine: bytes) -> None:
+    """Nothing was opened: leave nothing behind, and the approval unspent."""
+    folder = books.saved(transaction)
+    for name in ("old", "new", "plan", "old.part", "new.part", "plan.part"):
+        (folder / name).unlink(missing_ok=True)
+    for name in ("spare", "spare.part", "deadline.part"):
+        (books.folder / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+    if ledger.exists() and ledger.read_bytes() == mine:
+        ledger.unlink()
+
+
+def step_once(books: Books, request: Json) -> Json:
+    """Carry out one step, once."""
+    id_ = text_of(request, "step")
+    known = books.journal.transactions.get(name_of(request, "transaction"))
+    if known is not None and id_ in known.done:
+        check_token(books, request, alive=False)
+        rearm(books)
+        return {"already": True, "result": known.done[id_], "execution": view(known)}
+    transaction = check_open(books, request)
+    rearm(books)
+    steps: list[Json] = transaction.opened["steps"]
+    ids = [step["id"] for step in steps]
+    if id_ not in ids:
+        raise Refusal("bad_request", f"the plan has no step {id_!r}.")
+    if id_ in transaction.failed:
+        raise Refusal("failed", str(transaction.failed[id_]["says"]), already=True)
+    if missing := [earlier for earlier in ids[: ids.index(id_)] if earlier not in transaction.done]:
+        raise Refusal("out_of_order", f"step {missing[0]!r} comes first.")
+    step = steps[ids.index(id_)]
+    if id_ not in transaction.begun:
+        expect(books, transaction, step)
+    try:
+        result = ACTIONS[step["action"]](books, transaction, step)
+    except (Refusal, OSError) as error:
+        if id_ in transaction.begun:
+            kind = error.kind if isinstance(error, Refusal) else "os_error"
+            books.note(transaction, "failed", by="agent", step=id_, kind=kind, says=str(error))
+        books.extend(transaction)
+        raise
+    books.note(transaction, "done", by="agent", step=id_, **result)
+    if step["action"] == "edit_script" and Script(books, transaction).beside:
+        Script(books, transaction).clear()
+    books.extend(transaction)
+    return {"already": False, "result": result, "execution": view(transaction)}
+
+
+def renew(books: Books, request: Json) -> Json:
+    """The agent is alive: lease and watchdog wait their full time again."""
+    held = check_token(books, request)
+    transaction = check_open(books, request) if request.get("transaction") is not None else None
+    rearm(books)
+    books.extend(transaction)
+    return {"seconds": held["ttl"]}
+
+
+def commit(books: Books, request: Json) -> Json:
+    """Keep the change for good."""
+    known = books.journal.transactions.get(name_of(request, "transaction"))
+    if known is not None and known.state == "committed":
+        check_token(books, request, alive=False)
+        Script(books, known).clear()
+        return {"already": True, "execution": view(known)}
+    transaction = check_open(books, request)
+    if missing := [step["id"] for step in transaction.opened["steps"] if step["id"] not in transaction.done]:
+        raise Refusal("incomplete", f"step {missing[0]!r} is not done.")
+    books.note(transaction, "committed", by="agent")
+    Script(books, transaction).clear()
+    books.disk.remove(books.folder / "spare")
+    return {"already": False, "execution": view(transaction)}
+
+
+def undo(books: Books, request: Json) -> Json:
+    """Take a transaction back; needs the newest token, no approval, and has no time limit."""
+    check_token(books, request, alive=False)
+    transaction = books.journal.transactions.get(name_of(request, "transaction"))
+    if transaction is None:
+        raise Refusal("not_open", f"there is no transaction {request['transaction']!r}.", state="none")
+    if transaction.state in ("committed", "abandoned"):
+        raise Refusal("not_open", f"transaction {transaction.id!r} is {transaction.state}.", state=transaction.state)
+    already = transaction.state == "undone"
+    if not already:
+        if transaction.state == "open":
+            rearm(books)
+        take_back(books, transaction, by="agent")
+    return {"already": already, "execution": view(transaction)}
+
+
+def abandon(books: Books, request: Json) -> Json:
+    """A person settles a transaction whose undo failed: nothing is touched, and the worker is free again."""
+    check_token(books, request)
+    transaction = books.journal.transactions.get(name_of(request, "transaction"))
+    if transaction is None or transaction.state != "undo_failed":
+        state = transaction.state if transaction else "none"
+        raise Refusal(
+            "not_open", f"only a transaction whose undo failed can be abandoned; this one is {state}.", state=state
+        )
+    by, reason = text_of(request, "by"), text_of(request, "reason")
+    books.note(transaction, "abandoned", by="person", says=f"abandoned by {by}: {reason}")
+    return {"execution": view(transaction)}
+
+
+def status(books: Books, request: Json) -> Json:
+    """How a transaction stands; without an id, the newest one."""
+    rearm(books)
+    id_ = request.get("transaction")
+    transaction = books.journal.transactions.get(name_of(request, "transaction")) if id_ else books.journal.last
+    return {"execution": view(transaction), "lease": books.lease_view(), "deadline": max(0.0, books.left("deadline"))}
+
+
+LOCKED: dict[str, Callable[[Books, Json], Json]] = {
+    "lease": lease,
+    "release": release,
+    "open": open_transaction,
+    "step": step_once,
+    "renew": renew,
+    "commit": commit,
+    "undo": undo,
+    "abandon": abandon,
+    "status": status,
+}
+UNLOCKED: dict[str, Callable[[Books, Json], Json]] = {"observe": observe, "watch": watch}
+
+
+# ----------------------------------------------------------------------------------------------------- door
+
+
+def carry_out(verb: str, request: Json, disk: Disk) -> Json:
+    """One verb, with its answer or its refusal."""
+    try:
+        check_request(verb, request)
+        books = Books(request, disk)
+        if verb in UNLOCKED:
+            return {"ok": True, **UNLOCKED[verb](books, request)}
+        with books.lock():
+            return {"ok": True, **LOCKED[verb](books, request)}
+    except Refusal as refusal:
+        return {"ok": False, "kind": refusal.kind, "says": str(refusal), **refusal.more}
+    except OSError as error:
+        kind = "forbidden" if isinstance(error, PermissionError) else "os_error"
+        kind = "no_space" if error.errno in NO_SPACE else kind
+        where = error.filename or request.get("directory")
+        return {"ok": False, "kind": kind, "says": f"{where}: {error.strerror}"}
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        says = f"{type(error).__name__}: {error} ({frame.name}, line {frame.lineno})"
+        return {"ok": False, "kind": "bad_request", "says": says}
+
+
+def check_request(verb: str, request: Json) -> None:
+    """A verb that we have, and a request as it was sent; the seal is taken off."""
+    seal = request.pop("seal", None)
+    if seal is not None and seal != sha256(canonical(request).encode()):
+        raise Refusal("garbled", "the request does not match its seal.")
+    if verb not in LOCKED and verb not in UNLOCKED:
+        raise Refusal("bad_request", f"no such verb: {verb!r}.")
+
+
+def main(argv: Sequence[str]) -> NoReturn:
+    """Read the request, carry it out, answer."""
+    disk = Disk(os.environ)
+    try:
+        request = json.loads(sys.stdin.buffer.read())
+    except ValueError as error:
+        request = f"the request is no JSON: {error}"
+    if isinstance(request, dict):
+        seal = request.get("seal")
+        answer = carry_out(argv[0] if argv else "", request, disk)
+    else:
+        seal, answer = None, {"ok": False, "kind": "garbled", "says": f"not a JSON object: {str(request)[:200]}"}
+    answer["to"] = seal
+    answer["seal"] = sha256(canonical(answer).encode())
+    disk.mark("answer")
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+    sys.exit(0 if answer["ok"] else 1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,112 @@
+"""A worker's service: what speaks for it, and how a start is followed to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from pydantic import Field
+
+from agent.domain import Noun, Process
+from agent.errors import HostError
+
+Identity = tuple[str, int, int]
+
+
+class ServiceSpec(Noun):
+    """A service that two commands speak for; the helper on the host runs them."""
+
+    kind: Literal["command"] = "command"
+    """How it is spoken to; systemd units will be the second kind."""
+    restart: tuple[str, ...] = Field(min_length=1)
+    """Returns with status 0 once the old process is gone and the new one is spawned."""
+    pid: tuple[str, ...] = Field(min_length=1)
+    """Prints the main pid, or 0 while there is none."""
+    directory: str | None = None
+    """Where both are run; None: where Prudent itself runs."""
+    restart_seconds: float = Field(default=300.0, gt=0)
+    """Limit for the restart command, in seconds; longer than the stop timeout of any service manager (systemd: 90)."""
+    settle_seconds: float = Field(default=30.0, gt=0)
+    """Limit for a new main process to show after the restart command, in seconds."""
+
+
+class Progress(NamedTuple):
+    """What the engine knows of a start at this moment."""
+
+    ready: bool
+    """It is up by its own word and by what it serves; a 200 from `/health` alone is not enough for that."""
+    says: str
+    """How far it is, such as the newest line of its log; as long as this changes, the start goes on."""
+    failed: str | None = None
+    """Why it will never be ready, where the log says so."""
+
+
+class Waited(NamedTuple):
+    """How a wait ended."""
+
+    outcome: Literal["ready", "died", "failed", "stuck", "deadline"]
+    """`died`: the main process is gone or another one; `failed`: the engine says so; `stuck`: no progress."""
+    seconds: float
+    """How long it took."""
+    says: str
+    """The reason, or the last that was heard."""
+    process: Process | None
+    """The main process at the end."""
+
+
+def wait_ready(
+    started: Identity,
+    *,
+    main: Callable[[], Process | None],
+    progress: Callable[[], Progress],
+    deadline: float,
+    patience: float,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+    tell: Callable[[str], None],
+    pause: float = 0.25,
+) -> Waited:
+    """Follow a start until the worker is ready, dead, or out of time.
+
+    Args:
+        started: Identity of the process that has to become ready.
+        main: Asks who the main process is.
+        progress: Asks the engine how far it is. The main process is looked at after each answer, so that "ready" is
+            never said of a process that was gone by then.
+        deadline: Seconds in all.
+        patience: Seconds without any change of `Progress.says` after which the start counts as stuck.
+        clock: Seconds that only go forward.
+        sleep: Lets seconds pass.
+        tell: Hears each new state of affairs once.
+        pause: Seconds between two looks.
+
+    A question that the host leaves unanswered is neither progress nor death: it is asked again until time runs out.
+    """
+    begin = moved = clock()
+    last, process = "", None
+    while True:
+        now: Progress | None = None
+        try:
+            now = progress()
+            process = main()
+        except HostError as error:
+            heard = f"no answer from the host: {error}"
+        else:
+            heard = now.says
+            if process is None or process.identity != started:
+                says = "it ended" if process is None else f"it was replaced by pid {process.pid}"
+                last_words = f"; the last it said: {heard}" if heard else ""
+                return Waited("died", clock() - begin, f"pid {started[1]}: {says}{last_words}", process)
+            if now.failed is not None:
+                return Waited("failed", clock() - begin, now.failed, process)
+            if now.ready:
+                return Waited("ready", clock() - begin, heard, process)
+        if heard != last:
+            tell(heard)
+            moved = moved if now is None else clock()
+            last = heard
+        if clock() - begin >= deadline:
+            return Waited("deadline", clock() - begin, f"not ready within {deadline:g} s: {heard}", process)
+        if clock() - moved >= patience:
+            return Waited("stuck", clock() - begin, f"no progress for {patience:g} s: {heard}", process)
+        sleep(pause)

@@ -1,0 +1,431 @@
+"""The agent's side of `on_host/transaction.py`: every verb as a method, every refusal as an error of ours."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from agent.domain import Approval, Execution, HostState, JournalEntry, Plan, Process
+from agent.errors import (
+    ApprovalExpired,
+    DiskFull,
+    EditRefused,
+    ForeignApproval,
+    HelperRefused,
+    NoAnswer,
+    PrudentError,
+    Refused,
+    RunInFlight,
+    SpentApproval,
+    StaleState,
+    UnreadableScript,
+)
+from tools.host import Host
+from tools.service import ServiceSpec
+
+HELPER = Path(__file__).with_name("on_host") / "transaction.py"
+
+REFUSALS: Mapping[str, tuple[type[Refused], str]] = {
+    "held": (RunInFlight, "Wait for that run, or see it with: prudent history"),
+    "busy": (RunInFlight, "Settle it first with: prudent resume"),
+    "stale": (StaleState, "Ask again: the plan has to be made anew for what is there now."),
+    "spent": (SpentApproval, "Ask again: every approval opens one transaction."),
+    "expired": (ApprovalExpired, "Ask again and approve in time."),
+    "foreign": (ForeignApproval, "Approve the plan as it is shown now."),
+    "no_space": (DiskFull, "Make room on the worker's machine and ask again; nothing was touched."),
+    "no_script": (UnreadableScript, "Check the script's path and permissions."),
+    "unsafe_script": (EditRefused, "Edit it by hand."),
+}
+"""Refusals that the operator can do something about, by the helper's kind; all others become `HelperRefused`."""
+
+
+class Grant(NamedTuple):
+    """A lease that was granted."""
+
+    token: int
+    """Fencing token: newer than any before, so that every call under an earlier one is refused from now on."""
+    unfinished: Execution | None
+    """A transaction that has not come to its end; whoever holds the lease can undo it."""
+
+
+class Listener(NamedTuple):
+    """Who listens on the worker's port."""
+
+    relation: Literal["main", "descendant", "foreign", "nobody"]
+    """How it is related to the service's main process. `nobody`: no socket that this user may see."""
+    process: Process | None
+    """The process itself."""
+
+
+class Observation(NamedTuple):
+    """The host at one moment, without anything written."""
+
+    script_sha256: str | None
+    """Hash of the script's bytes; None: not asked, or not readable."""
+    script_problem: str | None
+    """The system's own word on why it is not readable."""
+    process: Process | None
+    """The service's main process; None: there is none, or the service would not say."""
+    process_problem: str | None
+    """Why the service would not say."""
+    listener: Listener | None
+    """Who listens on the port that was asked for."""
+    execution: Execution | None
+    """The newest transaction."""
+    holder: str | None
+    """Who holds the lease."""
+
+    @property
+    def state(self) -> HostState:
+        """What a plan's steps are checked against."""
+        return HostState(script_sha256=self.script_sha256, process=self.process.identity if self.process else None)
+
+
+class Heartbeat:
+    """Whether the lease and the watchdog's deadline still move."""
+
+    def __init__(self) -> None:
+        self.lost: str | None = None
+        """Why the transaction is no longer ours, once it is not; nothing may be decided after that but an undo."""
+        self.trouble: str | None = None
+        """The last renewal that was not answered; not lost yet."""
+
+
+class Writer:
+    """One worker, as the sole writer on its host sees it.
+
+    No change is ever sent twice from here. After `NoAnswer` the caller takes a fresh lease, which fences off whatever
+    is still on its way, and asks `status`.
+
+    Args:
+        host: The worker's machine.
+        worker: The worker's name.
+        script: Absolute path of the serve script.
+        service: What restarts the worker.
+        timeout: Limit for a call that runs no command of the service, in seconds; calls that do add the service's own.
+        clock: Seconds that only go forward, for the heartbeat.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        worker: str,
+        script: str,
+        service: ServiceSpec,
+        *,
+        timeout: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._host = host
+        self._worker = worker
+        self._script = script
+        self._service = service
+        self._timeout = timeout
+        self._clock = clock
+        self._path: str | None = None
+
+    def lease(self, holder: str, ttl: float) -> Grant:
+        """Take, or take again, the right to write.
+
+        Args:
+            holder: Who holds it: the run's id. The same holder may take its lease again, from another process too.
+            ttl: Seconds until it runs out unless a step or a renewal happens.
+
+        Raises:
+            RunInFlight: another holder's lease is alive.
+        """
+        answer = self._call("lease", holder=holder, ttl=ttl)
+        return Grant(int(answer["token"]), _execution(answer["execution"]))
+
+    def release(self, token: int) -> None:
+        """Give the lease back; the token stays the newest one.
+
+        Raises:
+            HelperRefused: `fenced`: somebody has a newer token.
+        """
+        self._call("release", token=token)
+
+    def observe(
+        self, *, environ_names: Sequence[str] = (), port: int | None = None, mask: Sequence[str] = ()
+    ) -> Observation:
+        """Look at the script, the process, the port, the newest transaction and the lease.
+
+        Args:
+            environ_names: Variables of the processes to show.
+            port: TCP port whose listener to look for.
+            mask: Further words that make a flag's or variable's value secret.
+        """
+        answer = self._call(
+            "observe",
+            script=self._script,
+            pid_argv=list(self._service.pid),
+            cwd=self._service.directory,
+            environ_names=list(environ_names),
+            port=port,
+            mask=list(mask),
+        )
+        listener = answer.get("listener")
+        lease = answer["lease"]
+        return Observation(
+            script_sha256=answer["script_sha256"],
+            script_problem=answer["script_problem"],
+            process=_process(answer["process"]),
+            process_problem=answer["process_problem"],
+            listener=Listener(listener["relation"], _process(listener["process"])) if listener else None,
+            execution=_execution(answer["execution"]),
+            holder=lease["holder"] if lease else None,
+        )
+
+    def main(self) -> Process | None:
+        """The service's main process; None: there is none.
+
+        Raises:
+            HelperRefused: `no_pid`: the service would not say.
+        """
+        seen = self.observe()
+        if seen.process_problem is not None:
+            raise HelperRefused(self._host.name, self._service.pid, "no_pid", seen.process_problem)
+        return seen.process
+
+    def open(
+        self, token: int, transaction: str, plan: Plan, approval: Approval, new_content: bytes, *, now: datetime
+    ) -> Execution:
+        """Spend the approval on one transaction; the watchdog runs from here on.
+
+        The same call again, for the same plan and transaction, answers how that transaction stands.
+
+        Args:
+            token: From `lease`.
+            transaction: Its id; the run's id, so that whoever resumes the run finds it.
+            plan: What was approved. The helper gets all of it and checks the digest itself.
+            approval: The approval.
+            new_content: The edited script; empty for a plan that does not edit.
+            now: The time by the clock that `approval.expires` was made with.
+
+        Raises:
+            StaleState: script or process are not what the plan was made for; nothing was written.
+            SpentApproval: it opened a transaction before.
+            ApprovalExpired: it came too late.
+            ForeignApproval: it is for another plan, or the content is not the one that was approved.
+            RunInFlight: a transaction is not settled.
+            DiskFull: no room for the backup; nothing was touched, and the approval is unspent.
+            UnreadableScript: the script is not there or not readable.
+            EditRefused: the script is no plain file.
+            HelperRefused: `fenced`, `lease_expired`, `no_pid`, `no_watchdog`, `forbidden`.
+        """
+        text = json.dumps(plan.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        answer = self._call(
+            "open",
+            patience=self._service.settle_seconds,
+            token=token,
+            transaction=transaction,
+            plan=text,
+            approval={
+                "run": approval.run,
+                "digest": approval.digest,
+                "decision": approval.decision,
+                "by": approval.by,
+                "expires_in": (approval.expires - now).total_seconds(),
+            },
+            script=self._script,
+            new_content=base64.b64encode(new_content).decode(),
+            service={
+                "restart": list(self._service.restart),
+                "pid": list(self._service.pid),
+                "cwd": self._service.directory or str(Path.cwd()),
+                "restart_seconds": self._service.restart_seconds,
+                "settle_seconds": self._service.settle_seconds,
+            },
+        )
+        return _known(answer)
+
+    def step(self, token: int, transaction: str, step: str) -> Execution:
+        """Carry out one step of the plan, once: a step that is done already is only looked up.
+
+        Raises:
+            StaleState: the host does not show the state before; nothing was written by this step.
+            HelperRefused: `failed` (the restart did not succeed), `overdue` or `not_open` (the watchdog has taken or
+                takes the change back), `fenced`, `lease_expired`, `out_of_order`.
+        """
+        return _known(self._call("step", patience=self._restarting, token=token, transaction=transaction, step=step))
+
+    def renew(self, token: int, transaction: str | None = None) -> None:
+        """Let the lease, and the watchdog of a transaction, run their full time again.
+
+        Raises:
+            HelperRefused: `overdue`, `not_open`, `fenced`, `lease_expired`: it is no longer ours.
+        """
+        self._call("renew", token=token, transaction=transaction)
+
+    def commit(self, token: int, transaction: str) -> Execution:
+        """Keep the change; the watchdog has nothing to do any more.
+
+        Raises:
+            HelperRefused: `incomplete`, `overdue`, `not_open`, `fenced`, `lease_expired`.
+        """
+        return _known(self._call("commit", token=token, transaction=transaction))
+
+    def undo(self, token: int, transaction: str) -> Execution:
+        """Take a transaction back: the script's bytes, and the process wherever it may have seen the change.
+
+        Needs no approval and has no time limit; again for a transaction that is undone, it only answers so.
+
+        Raises:
+            HelperRefused: `foreign_edit` (the script is neither the old nor the new one; nothing was overwritten),
+                `undo_failed` (may be tried again), `not_open` (committed or abandoned), `fenced`.
+        """
+        return _known(self._call("undo", patience=2 * self._restarting, token=token, transaction=transaction))
+
+    def abandon(self, token: int, transaction: str, *, by: str, reason: str) -> Execution:
+        """A person settles a transaction whose undo failed; nothing is touched.
+
+        Raises:
+            HelperRefused: `not_open`: its undo has not failed; `fenced`, `lease_expired`.
+        """
+        return _known(self._call("abandon", token=token, transaction=transaction, by=by, reason=reason))
+
+    def status(self, transaction: str | None = None) -> Execution | None:
+        """How a transaction stands, or the newest one; None: there is none.
+
+        Waits for a call that is under way on the host, and sees to it that an open transaction has its watchdog.
+        """
+        return _execution(self._call("status", patience=2 * self._restarting, transaction=transaction)["execution"])
+
+    @contextlib.contextmanager
+    def heartbeat(self, token: int, transaction: str | None, *, every: float) -> Iterator[Heartbeat]:
+        """Renew in the background while a block runs.
+
+        Args:
+            token: From `lease`.
+            transaction: The open transaction; None: only the lease is renewed, before there is one.
+            every: The watchdog's time in seconds; it is renewed three times as often.
+
+        A renewal that is refused means lost at once; one that is not answered is tried again, and means lost when the
+        last success is as long ago as the watchdog waits.
+        """
+        pulse, stop = Heartbeat(), threading.Event()
+
+        def beat() -> None:
+            last = self._clock()
+            try:
+                while pulse.lost is None and not stop.wait(every / 3):
+                    sent = self._clock()
+                    try:
+                        self._call("renew", limit=every, token=token, transaction=transaction)
+                    except HelperRefused as refusal:
+                        pulse.lost = f"{refusal.kind}: {refusal.said}"
+                    except PrudentError as error:
+                        pulse.trouble = str(error)
+                        if self._clock() - last >= every:
+                            pulse.lost = f"not renewed for {every:g} s: {error}"
+                    else:
+                        last, pulse.trouble = sent, None
+            finally:
+                if not stop.is_set() and pulse.lost is None:
+                    pulse.lost = "the heartbeat itself broke"
+
+        thread = threading.Thread(target=beat, name=f"heartbeat {transaction}", daemon=True)
+        thread.start()
+        try:
+            yield pulse
+        finally:
+            stop.set()
+            thread.join()
+
+    @property
+    def _restarting(self) -> float:
+        return self._service.restart_seconds + self._service.settle_seconds
+
+    def _call(self, verb: str, *, patience: float = 0.0, limit: float | None = None, **request: Any) -> dict[str, Any]:
+        """Send one request and believe only an answer that is whole and for this very request."""
+        if self._path is None:
+            self._path = self._host.ship(HELPER.name, HELPER.read_bytes())
+        argv = [self._host.python, "-I", "-S", "-B", self._path, verb]
+        request = {"directory": self._host.directory, "worker": self._worker, **request}
+        seal = _seal(request)
+        sent = json.dumps({**request, "seal": seal}).encode()
+        done = self._host.run(argv, stdin=sent, timeout=limit or self._timeout + patience)
+        answer = self._parse(argv, done.status, done.stdout, done.stderr, seal)
+        if answer.pop("ok"):
+            return answer
+        kind, says = str(answer["kind"]), str(answer["says"])
+        if kind in REFUSALS:
+            refused, remedy = REFUSALS[kind]
+            raise refused(f"{self._host.name}: {says}", remedy)
+        raise HelperRefused(self._host.name, argv, kind, says)
+
+    def _parse(self, argv: Sequence[str], status: int, stdout: bytes, stderr: bytes, seal: str) -> dict[str, Any]:
+        said = stderr.decode(errors="replace")[-500:]
+        try:
+            answer = json.loads(stdout)
+            whole = answer.pop("seal") == _seal(answer) and answer.pop("to") == seal
+        except (ValueError, KeyError, AttributeError, TypeError):
+            whole = False
+        if not whole:
+            what = "no answer" if not stdout.strip() else "an answer that is garbled or not for this request"
+            raise NoAnswer(self._host.name, argv, status, f"{what}. {said}".strip())
+        assert isinstance(answer, dict)
+        return answer
+
+
+def _seal(document: Mapping[str, Any]) -> str:
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _process(seen: Mapping[str, Any] | None) -> Process | None:
+    if seen is None:
+        return None
+    return Process(
+        pid=seen["pid"],
+        start_ticks=seen["start_ticks"],
+        boot_id=seen["boot_id"],
+        argv=tuple(seen["argv"]),
+        environ=seen["environ"],
+    )
+
+
+def _execution(seen: Mapping[str, Any] | None) -> Execution | None:
+    if seen is None:
+        return None
+    states: Mapping[str, Literal["open", "committed", "undone", "undo_failed"]] = {
+        "open": "open",
+        "undoing": "open",
+        "committed": "committed",
+        "undone": "undone",
+        "undo_failed": "undo_failed",
+        "abandoned": "undo_failed",
+    }
+    return Execution(
+        transaction=seen["transaction"],
+        token=seen["token"],
+        state=states[seen["state"]],
+        journal=tuple(
+            JournalEntry(
+                seq=entry["seq"],
+                at=entry["at"],
+                event=entry["event"],
+                step=entry["step"],
+                by=entry["by"],
+                detail=entry["detail"],
+            )
+            for entry in seen["journal"]
+        ),
+        before=_process(seen["before"]),
+        after=_process(seen["after"]),
+        problem=seen["problem"],
+    )
+
+
+def _known(answer: Mapping[str, Any]) -> Execution:
+    execution = _execution(answer["execution"])
+    assert execution is not None
+    return execution
