@@ -78,6 +78,21 @@ def judge(
     return Judgement(decision="kept", decided_by=_ids(findings), findings=findings, why=one)
 
 
+def breached_so_far(
+    criteria: Sequence[Criterion], readings: Sequence[Reading], noise: Noise | None, checks: Sequence[Check] = ()
+) -> tuple[Finding, ...]:
+    """The findings that are breached by what has been measured already, while checks are still to come.
+
+    Silence is never a breach here, whatever a criterion makes of it in the end. A run may stop at the first breach and
+    spare the worker the rest of the load: `judge`, given the same readings, rolls back. Arguments as for `judge`; with
+    the plan's checks, a comparison that is still to come counts among those that a loss has to be proven over.
+    """
+    patient = [criterion.model_copy(update={"missing": "defer"}) for criterion in criteria]
+    return tuple(
+        finding for finding in judge(patient, readings, noise, checks).findings if finding.outcome == "breached"
+    )
+
+
 def judge_baseline(
     criteria: Sequence[Criterion],
     readings: Sequence[Reading],

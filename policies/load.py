@@ -67,6 +67,11 @@ def parse(text: str, source: str) -> Policy:
     """
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise BadSettings(
+            f"{source}, line {line}: there is a character that YAML does not have.", "Type the line anew."
+        ) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or "it cannot be read"

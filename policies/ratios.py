@@ -79,7 +79,7 @@ def judge_rates(criterion: Criterion, metric: Metric, pairs: Pairs, noise: Noise
         assert after is not None
         assert noise is not None
         ratios[where] = _compare(before, after, noise)
-    losses = _proven_losses(criterion, ratios, 1.0 - confidence)
+    losses = _proven_losses(criterion, ratios, len(pairs), 1.0 - confidence)
     for where, ratio in ratios.items():
         parts[where] = _weigh(criterion, metric, where, ratio, confidence, lost=where in losses)
     return [parts[where] for where in pairs]
@@ -115,8 +115,10 @@ def _good(criterion: Criterion, ratio: Ratio) -> float:
     return ratio.estimate if criterion.comparison == "at_least" else -ratio.estimate
 
 
-def _proven_losses(criterion: Criterion, ratios: Mapping[int | None, Ratio], alpha: float) -> set[int | None]:
-    """The concurrencies at which Holm's procedure rejects "nothing was lost"."""
+def _proven_losses(
+    criterion: Criterion, ratios: Mapping[int | None, Ratio], family: int, alpha: float
+) -> set[int | None]:
+    """The concurrencies at which Holm's procedure, over a family that may be larger, rejects "nothing was lost"."""
     bound = _asked(criterion)
     threshold = max(bound, 0.0)
     chances = sorted(
@@ -125,7 +127,7 @@ def _proven_losses(criterion: Criterion, ratios: Mapping[int | None, Ratio], alp
     )
     losses: set[int | None] = set()
     for rank, (chance, where) in enumerate(chances):
-        if chance > alpha / (len(chances) - rank):
+        if chance > alpha / (family - rank):
             break
         losses.add(where)
     half = bound / 2 if bound < 0 else bound

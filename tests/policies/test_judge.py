@@ -9,7 +9,14 @@ import pytest
 import yaml
 
 from agent.domain import Check, Criterion, Noise, Reading
-from policies.judge import BaselineJudgement, Judgement, breached_metrics, judge, judge_baseline
+from policies.judge import (
+    BaselineJudgement,
+    Judgement,
+    breached_metrics,
+    breached_so_far,
+    judge,
+    judge_baseline,
+)
 
 CASES = sorted((Path(__file__).parents[1] / "data" / "policies").glob("*.yaml"))
 
@@ -275,6 +282,16 @@ def test_text_from_outside_stays_one_short_line() -> None:
 
     assert len(says) < 260
     assert says.isprintable()
+
+
+def test_a_run_stops_at_a_measured_breach_only() -> None:
+    """Between two checks only what was measured is a breach, not what is still to come."""
+    entry = _criterion("entry_answers", comparison="at_least", bound=1, missing="breach")
+
+    assert breached_so_far([entry, CORRUPTION], [], None) == ()
+    assert breached_so_far([entry, CORRUPTION], [_reading("corrupted_sessions", 0, n=99, bad=0)], None) == ()
+    (finding,) = breached_so_far([entry, CORRUPTION], [_reading("corrupted_sessions", 0.1, n=20, bad=2)], None)
+    assert finding.criterion == "corrupted_sessions"
 
 
 def test_breached_metrics_name_the_signature() -> None:

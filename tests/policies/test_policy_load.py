@@ -123,6 +123,22 @@ def test_the_line_is_the_right_one(right: str, wrong: str, needle: str) -> None:
     assert str(refusal.value).startswith(f"ours.yaml, line {expected}:")
 
 
+def test_no_damage_ends_in_anything_but_a_refusal() -> None:
+    """Take away or repeat any one line, and the file is refused with a remedy or still reads as a policy."""
+    lines = DECODE.splitlines(keepends=True)
+    refusals = []
+
+    for index, line in enumerate(lines):
+        for damaged in (lines[:index] + lines[index + 1 :], [*lines[:index], line, *lines[index:]]):
+            try:
+                parse("".join(damaged), "ours.yaml")
+            except BadSettings as refusal:
+                refusals.append(refusal)
+
+    assert len(refusals) > len(lines)
+    assert all(refusal.sentence and refusal.remedy for refusal in refusals)
+
+
 def test_a_recursive_document_is_refused() -> None:
     """A document that contains itself is refused instead of followed."""
     with pytest.raises(BadSettings, match="Aliases are not used"):
