@@ -32,10 +32,13 @@ class Wish(Noun):
 
     knob: str
     """Canonical knob name."""
-    verb: Literal["set", "raise_by", "lower_by", "raise", "lower", "turn_on", "turn_off", "unset"]
-    """What to do with it; `raise` and `lower` carry the target value where the request states one."""
+    verb: Literal["set", "raise", "lower", "raise_by", "lower_by", "turn_on", "turn_off", "unset"]
+    """`raise` and `lower` go to a value, `raise_by` and `lower_by` by one. `turn_on` and `turn_off` speak of what the
+    operators call the knob (the overlap scheduler), `set` and `unset` of the flag or variable as it is spelled."""
     value: float | None = None
-    """The number that the request states."""
+    """The number that the request states; a percentage of a fraction is already divided by 100."""
+    was: float | None = None
+    """The old value, where the request states one ("from 32 to 96")."""
     words: str
     """The words of the request that say so, verbatim."""
 
@@ -61,6 +64,8 @@ class Understanding(Noun):
     """For an unclear or foreign request: one sentence to the operator."""
     by: str = Field(default="rules")
     """Who understood: `rules`, or the model's name."""
+    instead_of: str | None = None
+    """Where the rules stood in for a model: which one, and why its answer could not be used."""
 
 
 class Reasoner(Protocol):

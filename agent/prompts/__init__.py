@@ -1,0 +1,1 @@
+"""One template a reasoning node."""
