@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -107,6 +107,8 @@ class Knob(Noun):
     """True where the words name the opposite of the switch: `overlap scheduler` against `disable-overlap-schedule`."""
     effective: tuple[str, ...] = ()
     """Dotted paths in the engine's server info where the value in force shows, the most telling first."""
+    logged: str = ""
+    """The line of the engine's log that shows it, where one does."""
     subsystem: str
     """The part of the engine that it acts on, such as `decode graph capture`."""
     couples: tuple[str, ...] = ()
@@ -179,7 +181,7 @@ class Process(Noun):
     pid: int
     """Process id on its host."""
     start_ticks: int
-    """Start time in clock ticks since boot (field 22 of /proc/PID/stat): with the boot id it names a process for good."""
+    """Start in clock ticks since boot (field 22 of /proc/PID/stat): with the boot id it names a process for good."""
     boot_id: str
     """The kernel's boot id."""
     argv: tuple[str, ...]
@@ -258,6 +260,8 @@ class Risk(Noun):
     """Checks to add to those that policy demands; nothing here can remove one."""
     by: str
     """Who assessed: `rules`, or the model's name."""
+    instead_of: str | None = None
+    """Where the rules stood in for a model: which one, and why its answer could not be used."""
 
 
 class Interval(Noun):
@@ -381,6 +385,8 @@ class Plan(Noun):
     """The worker."""
     host: str
     """Where it runs."""
+    made_at: datetime
+    """When it was made, from the worker as it was then."""
     change: Change
     """What is to be changed."""
     diff: str
@@ -410,12 +416,17 @@ class Plan(Noun):
     watchdog_seconds: float
     """The host takes the change back by itself when the agent has been silent for this long."""
     approve_within_seconds: float
-    """How long an approval may be given and used."""
+    """How long after `made_at` an approval may be given and used."""
 
     @property
     def digest(self) -> str:
         """SHA-256 over the canonical JSON of every field: what an approval is bound to."""
         return digest_of(self)
+
+    @property
+    def expires(self) -> datetime:
+        """Until when an approval may be given and used."""
+        return self.made_at + timedelta(seconds=self.approve_within_seconds)
 
 
 class Approval(Noun):

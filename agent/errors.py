@@ -25,7 +25,7 @@ class PrudentError(Exception):
     """Everything that Prudent raises on purpose."""
 
 
-class Refused(PrudentError):  # noqa: N818 - reads as what it is: a refusal, not a malfunction
+class Refused(PrudentError):
     """Something that the operator can put right."""
 
     code: ClassVar[int] = 12
