@@ -294,6 +294,50 @@ def test_a_run_stops_at_a_measured_breach_only() -> None:
     assert finding.criterion == "corrupted_sessions"
 
 
+def test_repeats_that_contradict_each_other_settle_nothing() -> None:
+    """Two different rates of one concurrency and phase are no comparison, on either side of the change."""
+    good = [_runs("baseline", 64, 700, 701, 699), _runs("candidate", 64, 720, 721, 719)]
+
+    for extra in (_runs("baseline", 64, 650, 651, 649), _runs("candidate", 64, 780, 781, 779)):
+        judgement = judge([THROUGHPUT], [*good, extra], NOISE)
+
+        assert judgement.decision == "deferred"
+        assert "contradict each other" in judgement.findings[0].says
+    assert judge([THROUGHPUT], good + good, NOISE).decision == "kept"
+    assert judge_baseline([THROUGHPUT], [good[0], _runs("baseline", 64, 650, 651, 649)]).decision == "deferred"
+
+
+def test_before_the_change_amounts_refuse_nothing() -> None:
+    """Little memory is no reason to refuse the change that may mend it; an entry that does not answer is one."""
+    headroom = _criterion("free_after_capture_gb", comparison="at_least", bound=6)
+    entry = _criterion("entry_answers", comparison="at_least", bound=1)
+
+    tight = judge_baseline([headroom], [_reading("free_after_capture_gb", 2.0, phase="baseline")])
+    deaf = judge_baseline([headroom, entry], [_reading("entry_answers", 0, phase="baseline")])
+    fine = judge_baseline([headroom, entry], [_reading("entry_answers", 1, phase="baseline")])
+
+    assert (tight.decision, tight.findings, tight.why) == (
+        "proceed",
+        (),
+        "Nothing had to be measured before the change.",
+    )
+    assert (deaf.decision, deaf.decided_by) == ("refused", ("entry_answers",))
+    assert (fine.decision, fine.why) == ("proceed", "The worker is sound as it is.")
+    assert judge_baseline([], []).decision == "deferred"
+
+
+def test_the_reason_counts_and_names() -> None:
+    """The reason says how many criteria are met, or names the first that are not and how many more there are."""
+    facts = [_criterion(name, comparison="at_least", bound=1) for name in ("identity_proven", "effective_matches")]
+    more = [*facts, _criterion("entry_answers", comparison="at_least", bound=1), _criterion("start_failed")]
+    met = [_reading("identity_proven", 1), _reading("effective_matches", 1)]
+
+    assert judge(facts[:1], met, None).why == "The only criterion is met."
+    assert judge(facts, met, None).why == "All 2 criteria are met."
+    assert judge(facts, met[:1], None).why == "Not shown: values in force: no reading [effective_matches]."
+    assert judge(more, [], None).why.endswith("traffic entry: no reading [entry_answers]; and 1 more.")
+
+
 def test_breached_metrics_name_the_signature() -> None:
     """What an incident's signature is compared with are the metrics of the breached criteria."""
     wedge = _criterion("wedged_storms", hard_count=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -11,6 +12,7 @@ from agent.domain import Check, Criterion, Noise, Reading
 from policies.judge import judge, judge_baseline
 from policies.load import load
 from policies.metrics import METRICS
+from policies.schema import Policy
 
 NAMES = [metric.name for metric in METRICS] + ["nobody_knows_this"]
 NUMBERS = st.one_of(
@@ -68,6 +70,13 @@ CHECKS = st.lists(
     ),
     max_size=2,
 )
+
+
+@functools.cache
+def _shipped() -> Policy:
+    return load("decode")
+
+
 CALM = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 
 
@@ -117,7 +126,7 @@ def _sound() -> list[Reading]:
 
 def test_the_shipped_policy_keeps_a_sound_change() -> None:
     """There are readings that the shipped policy keeps, so that the properties below say something."""
-    policy = load("decode")
+    policy = _shipped()
 
     assert judge(policy.criteria, _sound(), policy.noise).decision == "kept"
 
@@ -126,7 +135,7 @@ def test_the_shipped_policy_keeps_a_sound_change() -> None:
 @given(st.integers(0, 11), st.sampled_from([None, float("nan"), float("inf"), float("-inf")]), st.booleans())
 def test_nothing_is_kept_without_each_reading(index: int, value: float | None, gone: bool) -> None:
     """Take any one reading away, or spoil it, and the change is not kept, nor called a measured breach."""
-    policy = load("decode")
+    policy = _shipped()
     measured = _sound()
     if gone:
         del measured[index]
@@ -140,7 +149,7 @@ def test_nothing_is_kept_without_each_reading(index: int, value: float | None, g
 @given(st.integers(1, 400), st.data())
 def test_fewer_bad_sessions_never_judge_worse(n: int, data: st.DataObject) -> None:
     """With the same number of sessions, fewer bad ones never turn a better decision into a worse one."""
-    policy = load("decode")
+    policy = _shipped()
     corruption = [criterion for criterion in policy.criteria if criterion.id == "corruption"]
     more = data.draw(st.integers(0, n))
     fewer = data.draw(st.integers(0, more))

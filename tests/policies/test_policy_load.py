@@ -80,7 +80,7 @@ def test_the_schema_beside_it_is_fresh(name: str) -> None:
         ("concurrency: [captured]", "concurrency: [8, captured]", ["Sessions run at one concurrency"]),
         ("order: [sessions, throughput, aborts]", "order: [sessions, aborts]", ["name each check once"]),
         ("  boot_sd: 0.026", "  boot_sd: 2.6", ["2.6, not a relative"]),
-        ("  stall: 100", "  stall: 1", ["'times.stall'"]),
+        ("  stall: 150", "  stall: 1", ["'times.stall'"]),
         ("users:\n  at_most: 0\n  wait_seconds: 60\n", "users: 3\n", ["'users'"]),
         ("  at_most: 0\n", "  at_most: 0\n  at_most: 1\n", ["'at_most' is here twice"]),
         ("  at_most: 0\n", "  at_most: &x 0\n  ? [1]\n  : 2\n", ["A key is a plain word"]),
@@ -108,7 +108,7 @@ def test_a_mistake_is_told_with_its_line(right: str, wrong: str, says: list[str]
         ("    bound: 0.03", "    bound: three", "bound: three"),
         ("    minimum_n: 99", "    minimum_n: 50", "minimum_n: 50"),
         ("  - id: entry", "  - id: start", "PLACE"),
-        ("  stall: 100", "  stall: 1", "stall: 1"),
+        ("  stall: 150", "  stall: 1", "stall: 1"),
         ("  entry_seconds: 20\n", "", "times:"),
     ],
 )
