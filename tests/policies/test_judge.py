@@ -161,6 +161,44 @@ def test_part_of_a_metric_without_data_defers() -> None:
     assert judgement.findings[0].says == "failed requests: no reading (the probe died)"
 
 
+@pytest.mark.parametrize(
+    ("bad", "n", "decision"),
+    [(0, 20, "kept"), (2, 20, "kept"), (3, 20, "rolled_back"), (1, 10, "deferred"), (2, 10, "rolled_back")],
+)
+def test_a_share_without_confidence_is_what_it_is(bad: int, n: int, decision: str) -> None:
+    """Without a confidence the share itself is compared, still of a sample that is large enough."""
+    plain = _criterion("wedged_storms", bound=0.1, minimum_n=20)
+
+    assert judge([plain], [_reading("wedged_storms", bad / n, n=n, bad=bad)], None).decision == decision
+
+
+def test_reports_that_differ_are_read_the_worse_way() -> None:
+    """Two reports of one place may speak of one sample: the larger sample counts, and all the bad ones of both."""
+    plain = _criterion("wedged_storms", bound=0.1, minimum_n=20)
+    reports = [_reading("wedged_storms", 0.1, n=20, bad=2), _reading("wedged_storms", 0.05, n=20, bad=1)]
+
+    judgement = judge([plain], reports, None)
+
+    assert judgement.decision == "deferred"
+    assert (
+        judgement.findings[0].says
+        == "2 of 20 abort storms wedged the worker: the reports differ, at most 10 % is allowed"
+    )
+
+
+def test_a_share_can_be_proven_bad_without_a_hard_count() -> None:
+    """A share whose lower bound lies above what is allowed is a breach by arithmetic alone."""
+    soft = CORRUPTION.model_copy(update={"hard_count": None})
+
+    judgement = judge([soft], [_reading("corrupted_sessions", 15 / 99, n=99, bad=15, concurrency=96)], None)
+
+    assert judgement.decision == "rolled_back"
+    assert judgement.findings[0].says == (
+        "15 of 99 sessions corrupted at 96 in flight: over 9.5 % at 95 %, at most 3 % is allowed"
+    )
+    assert judge([soft], [_reading("corrupted_sessions", 4 / 99, n=99, bad=4)], None).decision == "deferred"
+
+
 def test_a_breach_counts_although_a_repeat_denies_it() -> None:
     """The entry answered once and then no more: that is a breach, not a contradiction."""
     entry = _criterion("entry_answers", comparison="at_least", bound=1)
