@@ -1,0 +1,225 @@
+"""The forecast covers what was measured, by being right and not by being wide."""
+
+from pathlib import Path
+
+import pytest
+
+from tools.engines.facts import Capture, StartupFacts
+from tools.engines.log_lines import lines_of
+from tools.engines.sglang_log import read_log
+from tools.engines.sglang_memory import capture_list, forecast
+
+RECORDINGS = Path(__file__).parents[2] / "data" / "recordings" / "sglang-0.5.14-h200"
+TO_96 = {"cuda-graph-max-bs": "96"}
+
+
+def facts_of(name):
+    """The recorded start."""
+    with (RECORDINGS / name / "startup.log").open("rb") as stream:
+        return read_log(lines_of(stream), version="0.5.14").facts
+
+
+def row(found, name):
+    """What is expected of a row."""
+    return next(row.then for row in found.rows if row.name == name)
+
+
+def covers(interval, value):
+    """Whether an interval covers a value."""
+    return interval is not None and interval.low <= value <= interval.high
+
+
+@pytest.mark.parametrize(
+    ("largest", "speculative", "count", "tail"),
+    [
+        (32, False, 8, (12, 16, 24, 32)),
+        (64, False, 12, (40, 48, 56, 64)),
+        (96, False, 16, (72, 80, 88, 96)),
+        (100, False, 17, (80, 88, 96, 100)),
+        (160, False, 24, (136, 144, 152, 160)),
+        (256, False, 36, (232, 240, 248, 256)),
+        (512, False, 52, (464, 480, 496, 512)),
+        (32, True, 20, (26, 28, 30, 32)),
+        (96, True, 31, (72, 80, 88, 96)),
+        (256, True, 51, (232, 240, 248, 256)),
+    ],
+)
+def test_the_capture_list_is_the_engines(largest, speculative, count, tail):
+    """Number and last sizes as the engine's own source makes them."""
+    sizes = capture_list(largest, speculative=speculative)
+
+    assert len(sizes) == count
+    assert sizes[-4:] == tail
+
+
+@pytest.mark.parametrize("name", ["q_bs32", "q_bs96", "q_bs96_overlap", "q_mrr48", "q_oom_mf99", "m_bs32"])
+def test_the_capture_list_is_what_a_real_engine_captured(name):
+    """Cut at the running limit where that is below the maximum."""
+    facts = facts_of(name)
+    asked = int(facts.settings["cuda_graph_max_bs_decode"])
+
+    assert capture_list(asked, max_running=facts.max_running_requests) == facts.decode_capture.sizes
+
+
+def test_from_32_the_forecast_for_96_covers_what_96_measured():
+    """Free memory, graphs, KV pool and seconds, and the free memory at most 1 GB wide."""
+    found = forecast(facts=facts_of("q_bs32"), change=TO_96, floor_gb=6.0, start_seconds=[67.0])
+    then = facts_of("q_bs96")
+
+    assert covers(found.free_after_capture, then.free_after_capture_gb)
+    assert found.free_after_capture.high - found.free_after_capture.low <= 1.0
+    assert covers(row(found, "decode graphs"), then.decode_capture.gb)
+    assert covers(row(found, "KV pool"), then.kv_gb)
+    assert covers(row(found, "capture seconds"), then.decode_capture.seconds)
+    assert covers(row(found, "captured sizes"), 16)
+    assert covers(found.restart_seconds, 74.1)
+    assert found.fits == "fits"
+
+
+def test_of_another_kind_of_model_the_forecast_is_as_narrow():
+    """MLA and experts, from 32 to 96: at most 1 GB wide, below what was free and above the floor."""
+    found = forecast(facts=facts_of("m_bs32"), change=TO_96, floor_gb=6.0)
+
+    assert found.free_after_capture.high - found.free_after_capture.low <= 1.0
+    assert found.free_after_capture.low < 11.86
+    assert found.fits == "fits"
+
+
+def test_it_foresees_the_worker_that_dies_of_its_first_real_batch():
+    """Capture would fit and health would answer; what is left does not hold one full prefill."""
+    change = {
+        "mem-fraction-static": "0.99",
+        "cuda-graph-max-bs": "256",
+        "cuda-graph-backend-prefill": "disabled",
+    }
+    then = facts_of("q_oom_mf99")
+
+    for floor in (6.0, 0.5):
+        found = forecast(facts=facts_of("q_bs32"), change=change, floor_gb=floor)
+
+        assert covers(found.free_after_capture, then.free_after_capture_gb)
+        assert found.free_after_capture.high > 0
+        assert covers(row(found, "KV pool"), then.kv_gb)
+        assert found.fits in ("does not fit", "unsure")
+        assert "first full prefill" in found.why
+
+
+def test_a_start_that_died_so_makes_the_next_forecast_sure():
+    """Once a start with 0.71 GB left has died of its first batches, that is known to be too little."""
+    change = {"mem-fraction-static": "0.99", "cuda-graph-max-bs": "256", "cuda-graph-backend-prefill": "disabled"}
+
+    found = forecast(facts=facts_of("q_bs32"), history=[facts_of("q_oom_mf99")], change=change, floor_gb=0.05)
+
+    assert row(found, "first full prefill").low >= 0.71
+    assert found.fits != "fits"
+
+
+SEED = StartupFacts(
+    engine="sglang",
+    model_type="DeepseekV4ForCausalLM",
+    settings={"max_queued_requests": "32"},
+    captures=(Capture(phase="decode", backend="full", sizes=(1, 2, 4, 8, 12, 16, 24, 32), gb=3.91),),
+    kv_tokens=2_360_000,
+    kv_gb=40.0,
+    max_running_requests=256,
+    free_after_capture_gb=15.26,
+)
+
+
+def test_the_seeds_own_numbers():
+    """3.91 GB of graphs at 32 and 15.26 GB free; at 96 it became 0.57 GB, about 15 GB, 15 s and 16 graphs."""
+    found = forecast(facts=SEED, change=TO_96, floor_gb=6.0, start_seconds=[72.0])
+
+    for about in (14.9, 15.0, 15.1):
+        assert covers(found.free_after_capture, about)
+    assert found.free_after_capture.high - found.free_after_capture.low <= 1.0
+    assert covers(row(found, "decode graphs"), 0.57)
+    assert covers(row(found, "capture seconds"), 15.0)
+    assert covers(row(found, "captured sizes"), 16)
+    assert covers(found.restart_seconds, 75.0)
+    assert found.fits == "fits"
+    assert "can fall" in found.why
+    assert "other capture settings" in found.why
+
+
+def test_a_figure_that_came_again_is_not_said_to_fall():
+    """Two starts of one list with the same graphs: the cost is there to stay."""
+    found = forecast(facts=SEED, history=[SEED], change=TO_96, floor_gb=6.0)
+
+    assert row(found, "decode graphs").low >= 3.8
+    assert "can fall" not in found.why
+
+
+def test_the_queue_is_spoken_of():
+    """Queue limit, admission, and the pool at full concurrency, with numbers."""
+    said = " ".join(forecast(facts=SEED, change=TO_96, floor_gb=6.0).queue)
+
+    assert "33 to 96" in said
+    assert "97 to 256" in said
+    assert "32 waiting requests" in said
+    assert "With 256 running, each may hold 9,218 tokens" in said
+
+
+def test_history_makes_the_forecast_narrower():
+    """Starts on both sides of what is asked leave no room for a prior."""
+    alone = forecast(facts=facts_of("q_mrr48"), change={"max-running-requests": "4096"}, floor_gb=6.0)
+    with_past = forecast(
+        facts=facts_of("q_mrr48"),
+        history=[facts_of("q_bs32"), facts_of("q_bs96_overlap"), facts_of("q_oom_mf99")],
+        change={"max-running-requests": "4096"},
+        floor_gb=6.0,
+    )
+
+    def width(found):
+        return found.free_after_capture.high - found.free_after_capture.low
+
+    assert width(with_past) < width(alone)
+    assert covers(with_past.free_after_capture, facts_of("q_bs96_overlap").free_after_capture_gb)
+
+
+def test_a_running_limit_below_the_largest_graph_cuts_the_list_and_frees_its_table():
+    """Measured: 10 graphs, 0.10 GB, 12.40 GB free."""
+    found = forecast(facts=facts_of("q_bs96_overlap"), change={"max-running-requests": "48"}, floor_gb=6.0)
+    then = facts_of("q_mrr48")
+
+    assert covers(found.free_after_capture, then.free_after_capture_gb)
+    assert covers(row(found, "decode graphs"), then.decode_capture.gb)
+    assert covers(row(found, "captured sizes"), 10)
+    assert any("ends at 48, not at 96" in sentence for sentence in found.queue)
+
+
+@pytest.mark.parametrize("change", [{"disable-overlap-schedule": None}, {"max-queued-requests": "64"}])
+def test_a_knob_that_takes_no_gpu_memory_leaves_it(change):
+    """A restart, and what was free stays free."""
+    found = forecast(facts=facts_of("q_bs96"), change=change, floor_gb=6.0, start_seconds=[70.0, 74.0])
+
+    assert covers(found.free_after_capture, 11.32)
+    assert found.free_after_capture.high - found.free_after_capture.low <= 0.1
+    assert covers(found.restart_seconds, 72.0)
+
+
+def test_what_is_not_worked_out_is_said_to_be_unsure():
+    """Figures measured with other kernels do not carry over, so there is no number."""
+    found = forecast(facts=facts_of("q_bs96"), change={"attention-backend": "fa3"}, floor_gb=6.0)
+
+    assert found.free_after_capture is None
+    assert found.fits == "unsure"
+
+
+def test_without_a_start_nothing_is_forecast():
+    """Nothing known, nothing claimed."""
+    found = forecast(facts=StartupFacts(engine="sglang"), change=TO_96, floor_gb=6.0)
+
+    assert found.free_after_capture is None
+    assert found.restart_seconds is None
+    assert found.fits == "unsure"
+
+
+@pytest.mark.parametrize("name", ["q_bs32", "q_bs96", "q_eager", "m_bs32"])
+def test_every_number_has_a_basis(name):
+    """Never a bare number: each interval says what it rests on, and its low end is not above its high end."""
+    found = forecast(facts=facts_of(name), change={"cuda-graph-max-bs": "64"}, floor_gb=6.0, start_seconds=[60.0])
+
+    for each in found.rows:
+        assert each.then.basis
+        assert each.then.low <= each.then.high

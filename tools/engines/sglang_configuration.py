@@ -1,0 +1,240 @@
+"""The settings of SGLang that memory depends on: as the last start had them, and as a change makes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from agent.domain import Noun
+from tools.engines.facts import StartupFacts
+from tools.engines.sglang_capture import Span, capture_list
+
+_DEFAULT_RESERVED_MIB: Final = 10240.0
+"""GPUs above 60 GiB keep at least this much out of the memory fraction (0.5.14 server_args.py:3276-3320)."""
+
+
+class Configuration(Noun):
+    """What capture and pools are made from."""
+
+    max_bs: int | None = None
+    """`cuda-graph-max-bs` as configured; None: not known."""
+    explicit_sizes: tuple[int, ...] = ()
+    """A list that was given in its place."""
+    decode_captured: bool = True
+    """Whether decode is captured at all."""
+    speculative: bool = False
+    """Whether a draft is checked in each step."""
+    draft_tokens: int = 0
+    """Draft tokens of one step."""
+    padding_disabled: bool = False
+    """Whether every size is captured."""
+    prefill_captured: bool = False
+    """Whether prefill is captured."""
+    memory_fraction: float | None = None
+    """`mem-fraction-static` in force."""
+    max_running: int | None = None
+    """Running requests of one data-parallel worker, as resolved."""
+    workers: int = 1
+    """Data-parallel workers that share the running limit."""
+    context: int | None = None
+    """Longest request in tokens."""
+    chunk: int | None = None
+    """Most tokens of one prefill step."""
+    max_total_tokens: int | None = None
+    """Limit that was put on the KV pool; None: none."""
+    queue_limit: int | None = None
+    """Waiting requests beyond which new ones are refused; None: none, or not known."""
+    disaggregated: bool = False
+    """Whether the worker is one side of a disaggregated pair."""
+    overlap: bool = True
+    """Whether the overlap scheduler is on."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The decode sizes that will be captured."""
+        if not self.decode_captured:
+            return ()
+        if self.explicit_sizes:
+            limit = self.max_running
+            kept = {size for size in self.explicit_sizes if limit is None or size <= limit}
+            return tuple(sorted(kept | ({limit} if limit is not None and max(self.explicit_sizes) > limit else set())))
+        if self.max_bs is None:
+            return ()
+        return capture_list(
+            self.max_bs,
+            speculative=self.speculative,
+            padding_disabled=self.padding_disabled,
+            max_running=self.max_running,
+        )
+
+    @property
+    def request_table_gb(self) -> float | None:
+        """GB of the table that maps requests to their KV slots: (limit + 1) x (context + 4 + drafts) x 4 bytes."""
+        if self.max_running is None or self.context is None:
+            return None
+        return (self.max_running + 1) * (self.context + 4 + self.draft_tokens) * 4 / 2**30
+
+    @property
+    def prefill_tokens(self) -> int | None:
+        """Most tokens of one prefill step."""
+        return self.chunk if self.chunk is not None and self.chunk > 0 else None
+
+
+def of_start(facts: StartupFacts) -> Configuration:
+    """The configuration of a start, from the settings that the engine printed and the limits that it resolved."""
+    settings = facts.settings
+    capture = facts.decode_capture
+    backend = settings.get("cuda_graph_config.decode.backend")
+    disabled = backend == "disabled" or settings.get("disable_cuda_graph") == "True"
+    max_bs = _whole(settings.get("cuda_graph_config.decode.max_bs") or settings.get("cuda_graph_max_bs"))
+    if max_bs is None and capture is not None and capture.sizes:
+        max_bs = max(capture.sizes)
+    fraction = settings.get("mem_fraction_static")
+    return Configuration(
+        max_bs=max_bs,
+        explicit_sizes=sizes_in(settings.get("cuda_graph_bs_decode", "")),
+        decode_captured=not disabled and not (capture is None and facts.ready),
+        speculative="speculative_algorithm" in settings,
+        draft_tokens=_whole(settings.get("speculative_num_draft_tokens")) or 0,
+        padding_disabled=settings.get("disable_cuda_graph_padding") == "True",
+        prefill_captured=facts.capture("prefill") is not None,
+        memory_fraction=_fraction(fraction),
+        max_running=facts.max_running_requests or _whole(settings.get("max_running_requests")),
+        workers=max(1, _whole(settings.get("dp_size")) or 1),
+        context=facts.context_length or _whole(settings.get("context_length")),
+        chunk=facts.chunked_prefill_size
+        if facts.chunked_prefill_size is not None
+        else _whole(settings.get("chunked_prefill_size")),
+        max_total_tokens=_whole(settings.get("max_total_tokens")),
+        queue_limit=_whole(settings.get("max_queued_requests")),
+        disaggregated=settings.get("disaggregation_mode", "null") != "null",
+        overlap=settings.get("disable_overlap_schedule") != "True",
+    )
+
+
+def changed(before: Configuration, change: Mapping[str, str | None], *, kv_tokens: int | None) -> Configuration:  # noqa: C901, PLR0912 - one branch a knob
+    """The configuration after a change.
+
+    Args:
+        before: The configuration now.
+        change: By canonical knob name the text that will stand in the script; None: removed.
+        kv_tokens: Tokens of the KV pool, half of which limit the running requests.
+    """
+    update: dict[str, object] = {}
+    for name, value in change.items():
+        number = _whole(value)
+        on = value is not None
+        match name:
+            case "cuda-graph-max-bs" if number is not None:
+                update |= {"max_bs": number, "explicit_sizes": (), "decode_captured": before.decode_captured}
+            case "cuda-graph-bs":
+                given = sizes_in(value or "")
+                update |= {"explicit_sizes": given, "max_bs": max(given, default=before.max_bs)}
+            case "disable-cuda-graph":
+                update |= {"decode_captured": not on, "prefill_captured": before.prefill_captured and not on}
+            case "disable-decode-cuda-graph":
+                update["decode_captured"] = not on
+            case "cuda-graph-backend-decode":
+                update["decode_captured"] = value != "disabled"
+            case "cuda-graph-backend-prefill":
+                update["prefill_captured"] = on and value != "disabled"
+            case "disable-cuda-graph-padding":
+                update["padding_disabled"] = on
+            case "mem-fraction-static":
+                update["memory_fraction"] = _fraction(value)
+            case "max-running-requests" if number is not None:
+                per_worker = max(1, number // before.workers)
+                update["max_running"] = min(per_worker, kv_tokens // 2) if kv_tokens else per_worker
+            case "max-running-requests":
+                update["max_running"] = None
+            case "context-length":
+                update["context"] = number
+            case "chunked-prefill-size":
+                update["chunk"] = number
+            case "max-total-tokens":
+                update["max_total_tokens"] = number
+            case "max-queued-requests":
+                update["queue_limit"] = number
+            case "disable-overlap-schedule":
+                update["overlap"] = not on
+    return before.model_copy(update=update)
+
+
+def fraction_after(
+    before: Configuration, after: Configuration, *, free_before_weights_gb: float | None, stated: Collection[str] | None
+) -> Span | None:
+    """The memory fraction after a change, which moves by itself where the launch does not state it.
+
+    Args:
+        before: The configuration now.
+        after: The configuration after the change.
+        free_before_weights_gb: Free GPU memory before the weights.
+        stated: Names of the knobs that the launch states; None: not known, which makes an interval of both cases.
+    """
+    if before.memory_fraction is None or after.memory_fraction is None:
+        return None
+    if after.memory_fraction != before.memory_fraction:
+        return Span(after.memory_fraction, after.memory_fraction)
+    as_is = Span(before.memory_fraction, before.memory_fraction)
+    if free_before_weights_gb is None or (stated is not None and "mem-fraction-static" in stated):
+        return as_is
+    total_mib = (free_before_weights_gb + 1.0) * 1024
+    moved = reserved_mib(after) - reserved_mib(before)
+    if moved == 0 or (total_mib > 60 * 1024 and max(reserved_mib(before), reserved_mib(after)) < _DEFAULT_RESERVED_MIB):
+        return as_is
+    if stated is None and not _looks_default(before, free_before_weights_gb):
+        return as_is
+    share = -moved / total_mib
+    low, high = (round(before.memory_fraction + off + share, 3) for off in (-0.0005, 0.0005))
+    if stated is None:
+        low, high = min(low, as_is.low), max(high, as_is.high)
+    return Span(max(low, 0.0), min(high, 1.0))
+
+
+def reserved_mib(configuration: Configuration) -> float:
+    """MiB that the default memory fraction leaves free, as far as this change can move them (0.5.14's formula)."""
+    chunk = configuration.chunk if configuration.chunk is not None and configuration.chunk > 0 else 16384
+    largest = (max(configuration.explicit_sizes) if configuration.explicit_sizes else configuration.max_bs) or 0
+    prefill_sizes = len(prefill_list(configuration.prefill_tokens or 0)) if configuration.prefill_captured else 0
+    return 512 + max(chunk, 2048) * 1.5 + largest * 2 + prefill_sizes * 8
+
+
+def prefill_list(max_tokens: int) -> tuple[int, ...]:
+    """Token counts that SGLang captures for prefill, ascending (0.5.14 server_args.py:3384)."""
+    sizes = [
+        *range(4, 33, 4),
+        *range(48, 257, 16),
+        *range(288, 513, 32),
+        *range(576, 1025, 64),
+        *range(1280, 4097, 256),
+        *range(4608, max_tokens + 1, 512),
+    ]
+    return tuple(size for size in sizes if size <= max_tokens)
+
+
+def sizes_in(text: str) -> tuple[int, ...]:
+    """The numbers of a printed or written list, ascending."""
+    return tuple(sorted({int(number) for number in re.findall(r"(?<![\d.-])\d{1,6}(?![\d.])", text)} - {0}))
+
+
+def _looks_default(configuration: Configuration, free_gb: float) -> bool:
+    """Whether the fraction in force is what the default formula gives for a GPU of about this size."""
+    assert configuration.memory_fraction is not None
+    if configuration.memory_fraction >= 1:
+        return False
+    reserved = max(reserved_mib(configuration), _DEFAULT_RESERVED_MIB if free_gb > 60 else 0.0)
+    implied_gb = reserved / (1 - configuration.memory_fraction) / 1024
+    return free_gb - 0.02 * free_gb <= implied_gb <= free_gb * 1.05 + 1
+
+
+def _whole(text: str | None) -> int | None:
+    if text is None or not re.fullmatch(r"[+-]?\d{1,15}", text.strip()):
+        return None
+    return int(text)
+
+
+def _fraction(text: str | None) -> float | None:
+    if text is None or not re.fullmatch(r"\d{0,3}(\.\d{0,12})?", text.strip()) or text.strip() in ("", "."):
+        return None
+    return float(text)

@@ -1,0 +1,230 @@
+"""One line of an SGLang log -> what it means: the wordings of 0.5.2 to 0.5.23, and what may be ignored and why.
+
+Read in the released wheels and in recordings of 0.5.14. `[.,]` and optional parts cover what changed between versions.
+"""
+
+# ruff: noqa: E501 - a pattern and its reason read best on one line
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+STAMPED: Final = re.compile(
+    rb"\[(?P<at>20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,6})?)(?P<ranks>(?: [A-Z_]+\d+)*)\] ?(?P<says>.*)", re.DOTALL
+)
+"""A line of SGLang's own logger: time, ranks such as ` DP0 TP3`, message."""
+
+_NUMBER = rb"-?\d+(?:\.\d+)?"
+
+PATTERNS: Final[dict[str, re.Pattern[bytes]]] = {
+    name: re.compile(pattern.replace(b"NUMBER", _NUMBER))
+    for name, pattern in {
+        "settings": rb"server_args=(?P<text>ServerArgs\(.*|\{.*)",
+        "groups": rb"Init torch distributed (?:begin|ends)\.",
+        "weights begin": rb"Load weight begin\. avail mem=(?P<free>NUMBER) GB",
+        "weights end": (
+            rb"Load weight end\. (?:elapsed=(?P<seconds>NUMBER) s, )?type=(?P<model>\w+)(?:, dtype=[\w.]+)?"
+            rb"(?:, quant=(?P<quant>[\w.-]+))?.*?avail mem=(?P<free>NUMBER) GB(?:, mem usage=(?P<gb>NUMBER) GB)?"
+        ),
+        "kv pool": (
+            rb"(?:KV Cache is allocated\.|KVPool).*?(?:dtype: (?P<dtype>[\w.]+), )?#tokens: (?P<tokens>\d+), "
+            rb"(?:K size: (?P<k>NUMBER) GB, V size: (?P<v>NUMBER) GB|KV size: (?P<gb>NUMBER) GB)"
+        ),
+        "dsv4 pool": rb"DS[Vv]4 memory calculation: .*?available_bytes=(?P<gb>NUMBER) GB, full_token=(?P<tokens>\d+)",
+        "swa pool": rb"SWAKVPool mem usage: (?P<gb>NUMBER) GB, swa size: \d+, full size: (?P<tokens>\d+)",
+        "pool end": rb"Memory pool end\. avail mem=(?P<free>NUMBER) GB",
+        "capture begin": (
+            rb"Capture (?:(?P<role>target|draft) (?P<what>decode|verify|extend|prefill) CUDA graph"
+            rb"|(?P<piecewise>piecewise )?(?:cuda|CUDA) graph) begin\."
+            rb"(?:.*?backend=(?P<backend>\w+))?(?:.*?(?:bs|num_tokens)=(?P<sizes>\[[\d, ]*\]))?.*?avail mem=(?P<free>NUMBER) GB"
+        ),
+        "capture list": rb"Capture (?P<piecewise>piecewise )?(?:cuda|CUDA) graph (?:bs|num tokens) (?P<sizes>\[[\d, ]*\])",
+        "capture end": (
+            rb"Capture (?:(?P<role>target|draft) (?P<what>decode|verify|extend|prefill) CUDA graph"
+            rb"|(?P<piecewise>piecewise )?(?:cuda|CUDA) graph) end\. (?:bs=(?P<sizes>\[[\d, ]*\]), )?"
+            rb"(?:Time elapsed: |elapsed=)(?P<seconds>NUMBER) s[.,] mem usage=(?P<gb>NUMBER) GB[.,] avail mem=(?P<free>NUMBER) GB"
+        ),
+        "capture step": (
+            rb"Capturing (?:batches|num tokens) \((?:bs|num_tokens)=(?P<size>\d+) avail_mem=(?P<free>NUMBER) GB\):"
+            rb"(?:.*?(?P<done>\d+)/(?P<of>\d+) \[)?"
+        ),
+        "prefill off": rb"Disable (?:prefill|piecewise) CUDA graph because (?P<why>.*)",
+        "limits": (
+            rb"max_total_num_tokens=(?P<tokens>\d+), chunked_prefill_size=(?P<chunk>-?\d+|None), "
+            rb"max_prefill_tokens=(?P<prefill>\d+), max_running_requests=(?P<running>\d+), context_len=(?P<context>\d+)"
+            rb"(?:, available_[gc]pu_mem=(?P<free>NUMBER) GB)?"
+        ),
+        "port open": rb"INFO: +Uvicorn running on ",
+        "server process": rb"INFO: +(?:Started server process|Waiting for application startup|Application startup complete|Shutting down|Waiting for application shutdown|Application shutdown complete|Finished server process)",
+        "access": rb'INFO: +[\d.:a-fA-F\[\]]+ - "[A-Z]+ [^"]*" \d{3}',
+        "ready": rb"The server is fired up and ready to roll!",
+        "decode": (
+            rb"Decode batch(?: \[\d+\])?[.,] #running-req: (?P<running>\d+), (?P<pools>.*?)cuda graph: (?P<graph>True|False), "
+            rb"gen throughput \(token/s\): (?P<rate>NUMBER), #queue-req: (?P<queued>\d+)"
+        ),
+        "prefill": rb"Prefill batch(?: \[\d+\])?[.,] #new-seq: \d+, #new-token: (?P<tokens>\d+), ",
+        "retract": rb"KV cache pool is full\. Retract requests",
+        "flush": rb"Cache (?:not flushed|flushed successfully)",
+        "deprecated": rb"(?:\W*)?'(?P<flag>--[\w-]+)' is deprecated and will be removed",
+        "stop": rb"SIGTERM received\.|Signal SIGTERM received|Gracefully exiting\.\.\.",
+        "launched": rb".*(?:launch_server|__main__)\.py:\d+: UserWarning",
+        "prelude": rb"skip_tokenizer_init=|Failed to load generation config",
+        "usage": rb"usage: (?:sglang|launch_server|python3? -m|[\w./-]*launch_server)",
+    }.items()
+}
+"""What a message begins with -> the facts in it."""
+
+
+class Sign(NamedTuple):
+    """How a failure shows."""
+
+    kind: str
+    """Its kind, one of `facts.FailureKind`; `oom` stands for the three of them, which the phase tells apart."""
+    fatal: bool
+    """Whether the worker cannot go on."""
+    pattern: re.Pattern[bytes]
+    """What the line says."""
+
+
+FAILURES: Final[tuple[Sign, ...]] = tuple(
+    Sign(kind, fatal, re.compile(pattern))
+    for kind, fatal, pattern in (
+        ("unknown_flag", True, rb".*: error: unrecognized arguments: "),
+        ("ambiguous_flag", True, rb".*: error: ambiguous option: "),
+        ("bad_value", True, rb".*: error: (?:argument |the following arguments|invalid )"),
+        ("oom", True, rb"(?:Exception: )?Capture (?:prefill |piecewise )?(?:cuda|CUDA) graph failed: .*out of memory"),
+        ("oom", True, rb"(?:torch\.(?:cuda\.)?OutOfMemoryError: )?CUDA out of memory\. Tried to allocate"),
+        ("oom", True, rb"(?:torch\.AcceleratorError|RuntimeError): (?:CUDA|cuda) error: out of memory"),
+        ("bad_value", True, rb"Exception: Capture (?:prefill |piecewise )?(?:cuda|CUDA) graph failed: "),
+        ("kv_pool_exhausted", True, rb"(?:.*Error: )?(?:Decode|Prefill) out of memory\. Try to lower your batch size"),
+        ("kv_pool_exhausted", True, rb"(?:.*Error: )?Out of memory\. (?:Please|Try to) lower your batch size"),
+        ("not_enough_memory", True, rb"(?:ValueError: )?Loaded weights leave no GPU memory for the KV cache"),
+        ("not_enough_memory", True, rb"(?:\w*Error: )?Not enough memory[.;,]? ?Please try (?:to increase|increasing) "),
+        ("unbalanced_memory", True, rb"(?:\w*Error: )?The memory capacity is unbalanced\."),
+        (
+            "port_in_use",
+            True,
+            rb".*(?:\[Errno 98\]|[Aa]ddress already in use|port \d+ (?:is )?(?:already in use|not available))",
+        ),
+        ("watchdog", False, rb".*watchdog timeout \(.*self\.soft=True"),
+        ("watchdog", True, rb"(?:Scheduler|DetokenizerManager|TokenizerManager|Detokenizer) watchdog timeout"),
+        ("collective_timeout", True, rb"\[rank\d+\]:.*Watchdog caught collective operation timeout"),
+        (
+            "collective_timeout",
+            True,
+            rb".*(?:Exception \(either an error or timeout\) detected by watchdog|Timed out waiting .*ms for (?:send|recv) operation)",
+        ),
+        (
+            "nccl",
+            True,
+            rb".*(?:what\(\): .*)?(?:c10::DistBackendError|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclRemoteError|NCCL error)",
+        ),
+        ("nccl", True, rb".*Process group watchdog thread terminated with exception"),
+        ("health", False, rb"Health check failed\. "),
+        ("warm_up_failed", True, rb"Initialization failed\. warmup error: "),
+        ("warm_up_failed", False, rb"Disaggregation warmup failed "),
+        ("scheduler_died", True, rb"(?:\w*Error: )?Rank \d+ scheduler (?:died during initialization|is dead)"),
+        ("scheduler_died", True, rb"Subprocess \w+ \(pid=\d+\) crashed with exit code -?\d+"),
+        ("scheduler_died", True, rb"(?:Received sigquit from a child process|SIGQUIT received)\."),
+        (
+            "exception",
+            True,
+            rb"(?:Scheduler|DetokenizerManager|TokenizerManager|DataParallelController) hit an exception: ",
+        ),
+        ("bad_value", True, rb"(?:ValueError|AssertionError|TypeError|KeyError): "),
+        (
+            "exception",
+            True,
+            rb"(?:RuntimeError|NotImplementedError|ImportError|ModuleNotFoundError|OSError|FileNotFoundError|torch\.AcceleratorError): ",
+        ),
+    )
+)
+"""Signs of failure, the more telling first: the first that fits a message names its kind."""
+
+IGNORABLE: Final[tuple[tuple[re.Pattern[bytes], str], ...]] = tuple(
+    (re.compile(pattern), reason)
+    for pattern, reason in (
+        (rb"\s*$", "empty"),
+        (rb"\s+\S", "goes on with a traceback, a warning or a usage text whose first line is read"),
+        (
+            rb" *\d+%\|.*\| \d+/\d+ \[|(?:Compiling num tokens|Multi-thread loading shards|Loading \w+ checkpoint shards)",
+            "progress bar without memory figures",
+        ),
+        (
+            rb"Traceback \(most recent call last\)|During handling of the above exception|The above exception was",
+            "frame of a traceback; its last line is read",
+        ),
+        (
+            rb"flashinfer\.comm allreduce_fusion API is not available|tilelang not installed|Ignore import error when loading|Fail to set RLIMIT",
+            "optional part that is not installed",
+        ),
+        (
+            rb"No (?:HuggingFace )?chat template found|Failed to get yes/no token IDs|Using fallback token IDs|Detected .*chat template",
+            "tokenizer and template, not memory or speed",
+        ),
+        (
+            rb"Attention backend not specified|Use \S+ (?:attention )?backend|Use \S+ as |Setting |Set |Tree cache initialized",
+            "resolved setting, which the line of settings has too",
+        ),
+        (
+            rb"Config does not support fused shared expert|FlashInfer TRTLLM MoE deferred finalize|Using (?:default )?MoE kernel config|Using FP8 KV cache but no scaling",
+            "choice of kernels",
+        ),
+        (
+            rb"Compiling a graph for dynamic shape takes|Online softmax is disabled|split the reduction\.|important use case|softmax\.$|.*UserWarning:",
+            "compiler's or library's remark",
+        ),
+        (rb"Endpoint '[^']*' is deprecated", "client that uses an old endpoint"),
+        (
+            rb"DS[Vv]4 pool sizes|Initialize DeepSeekV4TokenToKVPool|Use sliding window memory pool|Mamba Cache is allocated",
+            "shape of the pool; its size is read from the line before or after",
+        ),
+        (
+            rb"Registering \d+ cuda graph addresses|Start of pd disaggregation warmup|End of disaggregation warmup|Disaggregation warmup request completed",
+            "step of the start without figures",
+        ),
+        (
+            rb"Sleeping \d+ seconds before crash diagnostics|No live scheduler processes|kill_process_tree called|Scheduler debug info",
+            "follows a failure that is read",
+        ),
+        (
+            rb"Possible solutions:|\d\. (?:set|disable) |Open an issue on GitHub|Try to allocate|Exit code:",
+            "advice after a failure, which is data and no instruction",
+        ),
+        (rb"\[rank\d+\]:\[W", "PyTorch's warning at the end of a process"),
+        (
+            rb"Some requests (?:timed out when bootstrapping|fail to receive KV Cache)|Could not fetch prefill parallel info|Request \S+ exceeds the maximum",
+            "fate of single requests",
+        ),
+        (
+            rb"terminate called|.*what\(\):|Fatal Python error|Aborted|Killed|Segmentation fault",
+            "last words of a process whose parent reports it",
+        ),
+        (
+            rb"Using default HuggingFace|max_total_tokens=\d+ is larger|max_running_requests was reduced|KV cache is forced as chunk cache",
+            "clamp, which the line of limits shows",
+        ),
+    )
+)
+"""Lines that say nothing about memory, speed, identity or failure, each with the reason why not."""
+
+
+def explain(line: bytes) -> str | None:
+    """Say what a fragment of a log is: the name of its pattern, `failure: KIND`, or `ignorable: REASON`.
+
+    Returns:
+        None for a line that nobody has thought of.
+    """
+    stamped = STAMPED.match(line)
+    says = stamped["says"] if stamped else line
+    for name, pattern in PATTERNS.items():
+        if pattern.match(says):
+            return name
+    for sign in FAILURES:
+        if sign.pattern.match(says):
+            return f"failure: {sign.kind}"
+    for ignorable, reason in IGNORABLE:
+        if ignorable.match(says):
+            return f"ignorable: {reason}"
+    return None

@@ -1,0 +1,475 @@
+"""An SGLang log -> the facts of its last start, its failures, and how it served.
+
+The wording of 0.5.2 to 0.5.23 is understood. Nothing in a log can stop the reader: a line that does not fit is passed
+over. It reads in constant memory and looks closely only at lines whose first four bytes promise something.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from tools.engines.facts import Capture, CaptureStep, DecodeBatch, Failure, FailureKind, Log, Serving, StartupFacts
+from tools.engines.log_lines import fragments
+from tools.engines.settings_text import read_settings
+from tools.engines.sglang_lines import FAILURES, PATTERNS, STAMPED
+
+LAST_BATCHES: Final = 256
+"""Decode lines that are kept; at 40 steps a line that is minutes of serving."""
+_KEPT_FAILURES: Final = 64
+_SHOWN: Final = 600
+
+_KINDS: Final[Mapping[bytes, tuple[str, ...]]] = {
+    b"serv": ("settings",),
+    b"Init": ("groups",),
+    b"Load": ("weights begin", "weights end"),
+    b"KV C": ("kv pool",),
+    b"KVPo": ("kv pool",),
+    b"DSV4": ("dsv4 pool",),
+    b"DSv4": ("dsv4 pool",),
+    b"SWAK": ("swa pool",),
+    b"Memo": ("pool end",),
+    b"Capt": ("capture step", "capture begin", "capture end", "capture list"),
+    b"Disa": ("prefill off",),
+    b"max_": ("limits",),
+    b"INFO": ("port open",),
+    b"The ": ("ready",),
+    b"Deco": ("decode",),
+    b"Pref": ("prefill",),
+    b"KV c": ("retract",),
+    b"SIGT": ("stop",),
+    b"Sign": ("stop",),
+    b"Grac": ("stop",),
+    b"skip": ("prelude",),
+    b"Fail": ("prelude",),
+    b"usag": ("usage",),
+}
+"""First four bytes of a message -> the patterns that it may fit."""
+_QUIET: Final = frozenset({b"Endp", b"Igno", b"Comp", b"Conf", b"Flas", b"flas", b"tile", b"Usin", b"Tree"})
+"""First four bytes of frequent messages that are never a failure."""
+_TRACES: Final = (
+    b"rror",
+    b"xception",
+    b"UserWarning",
+    b"NCCL",
+    b"collective",
+    b"deprecated",
+    b"crashed",
+    b"SIGQUIT",
+    b"sigquit",
+    b"scheduler",
+    b"watchdog",
+    b"out of memory",
+    b"unbalanced",
+    b"Not enough memory",
+    b"leave no GPU",
+    b"Health check",
+)
+"""Parts of messages that are worth a close look whatever they begin with."""
+_CARRIER: Final = re.compile(
+    rb"(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [^\s:\[]+(?:\[\d+\])?: "
+    rb"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d) (?:std(?:out|err) [FP] )?)"
+)
+"""What journald, Docker and Kubernetes put before a line."""
+_TRIED: Final = re.compile(r"Tried to allocate (?P<tried>[\d.]+) (?P<unit>[KMG]iB)")
+_FREE: Final = re.compile(
+    r"total capacity of (?P<total>[\d.]+) GiB of which (?P<free>[\d.]+) (?P<unit>[KMG]iB) is free"
+)
+_SHARE: Final = {"KiB": 1 / 1024**2, "MiB": 1 / 1024, "GiB": 1.0}
+
+
+def read_log(lines: Iterable[bytes], *, version: str | None = None) -> Log:
+    """Read a log to its end.
+
+    Args:
+        lines: Its lines without their ends, such as `log_lines.lines_of` gives; begin at an offset to see only the
+            start that came after it.
+        version: The engine's version where somebody knows it: the log of SGLang does not say it.
+    """
+    reader = _Reader()
+    number = 0
+    for number, line in enumerate(lines, 1):
+        reader.take(line, number)
+    start = reader.start
+    return Log(starts=reader.starts, lines=number, facts=None if start is None else start.facts(version))
+
+
+class _Message(NamedTuple):
+    at: str | None
+    rank: bytes
+    number: int
+    says: bytes
+
+
+class _Reader:
+    """Walks the lines and keeps what belongs to the last start."""
+
+    def __init__(self) -> None:
+        self.start: _Start | None = None
+        self.starts = 0
+
+    def take(self, line: bytes, number: int) -> None:
+        if line.find(b"[20", 1) >= 0 or b"\r" in line or b"\x1b" in line:
+            for fragment in fragments(line):
+                self._take(fragment, number)
+        else:
+            self._take(line, number)
+
+    def _take(self, line: bytes, number: int) -> None:
+        begin = line.find(b"] ", 20, 120) + 2 if line.startswith(b"[20") else 0
+        key = line[begin : begin + 4]
+        if key == b"INFO" and not line.startswith(b"Uvic", begin + 10):
+            return
+        kinds = _KINDS.get(key)
+        if kinds is None:
+            if key in _QUIET or key[:1] == b" ":
+                return
+            carried = None if begin else _CARRIER.match(line)
+            if carried:
+                self._take(line[carried.end() :], number)
+                return
+            if not any(trace in line for trace in _TRACES):
+                return
+        if kinds == ("decode",) and line.find(b"Decode batch", begin) == begin:
+            self._current().decode(line)
+            return
+        self._look(_parted(line, number), kinds or ())
+
+    def _look(self, message: _Message, kinds: Iterable[str]) -> None:
+        for kind in kinds:
+            if found := PATTERNS[kind].match(message.says):
+                self._understood(kind, found, message)
+                return
+        for kind in ("deprecated", "launched", "prelude", "usage"):
+            if found := PATTERNS[kind].match(message.says):
+                self._understood(kind, found, message)
+                return
+        for sign in FAILURES:
+            if sign.pattern.match(message.says):
+                self._current().failed(sign.kind, sign.fatal, message)
+                return
+
+    def _understood(self, kind: str, found: re.Match[bytes], message: _Message) -> None:
+        start = self.start
+        fresh = start is None or start.over or start.is_ready
+        if kind in ("settings", "launched", "usage"):
+            fresh = fresh or (start is not None and start.settings is not None)
+        elif kind not in ("deprecated", "prelude"):
+            fresh = False
+        if fresh:
+            self.start = _Start()
+            self.starts += 1
+        self._current().take(kind, found, message)
+
+    def _current(self) -> _Start:
+        if self.start is None:
+            self.start = _Start()
+        return self.start
+
+
+class _Start:
+    """What one start has said so far."""
+
+    def __init__(self) -> None:
+        self.settings: bytes | None = None
+        self.is_ready = False
+        self.over = False
+        self._asked_to_stop = False
+        self._capturing: str | None = None
+        self._captures: dict[str, _CaptureSoFar] = {}
+        self._deprecated: list[str] = []
+        self._failures: deque[Failure] = deque()
+        self._figures: dict[str, Any] = {}
+        self._ranks: set[bytes] = set()
+        self._batches: deque[bytes] = deque(maxlen=LAST_BATCHES)
+        self._serving = {"captured_lines": 0, "eager_lines": 0, "largest_captured": 0, "largest_batch": 0}
+        self._prefills = {"largest_prefill_tokens": 0, "prefill_batches": 0, "retractions": 0}
+        self._limited = False
+
+    def decode(self, line: bytes) -> None:
+        captured = b"cuda graph: True" in line
+        self._serving["captured_lines" if captured else "eager_lines"] += 1
+        at = line.find(b"#running-req: ")
+        size = line[at + 14 : at + 20].split(b",", 1)[0]
+        if at >= 0 and size.isdigit():
+            running = int(size)
+            self._serving["largest_batch"] = max(self._serving["largest_batch"], running)
+            if captured:
+                self._serving["largest_captured"] = max(self._serving["largest_captured"], running)
+        self._batches.append(line)
+
+    def take(self, kind: str, found: re.Match[bytes], message: _Message) -> None:  # noqa: C901, PLR0912 - one branch a kind of line
+        if message.at is not None:
+            self._figures.setdefault("begun_at", message.at)
+        if kind not in ("decode", "prefill"):
+            self._ranks.add(message.rank)
+        match kind:
+            case "settings":
+                self.settings = found["text"]
+            case "deprecated":
+                self._deprecated.append(_text(found["flag"]))
+            case "weights begin":
+                self._least("free_before_weights_gb", found["free"])
+            case "weights end":
+                self._figures["model_type"] = _text(found["model"])
+                if found["quant"]:
+                    self._figures["quantization"] = _text(found["quant"])
+                self._least("free_after_weights_gb", found["free"])
+                self._most("weights_gb", found["gb"])
+                self._most("weights_seconds", found["seconds"])
+            case "kv pool" | "dsv4 pool" | "swa pool":
+                self._pool(kind, found)
+            case "pool end":
+                self._least("free_after_pool_gb", found["free"])
+            case "capture begin" | "capture end" | "capture list" | "capture step":
+                self._capture(kind, found)
+            case "prefill off":
+                self._figures["prefill_capture_off"] = _text(found["why"])[:_SHOWN]
+            case "limits":
+                self._limits(found)
+            case "port open":
+                self._figures["port_open"] = True
+            case "ready":
+                self.is_ready = True
+                self._figures.setdefault("ready_at", message.at)
+            case "prefill":
+                self._prefills["prefill_batches"] += 1
+                tokens = _whole(found["tokens"]) or 0
+                self._prefills["largest_prefill_tokens"] = max(self._prefills["largest_prefill_tokens"], tokens)
+            case "retract":
+                self._prefills["retractions"] += 1
+            case "stop":
+                self._asked_to_stop = True
+                self.over = True
+
+    def failed(self, kind: str, fatal: bool, message: _Message) -> None:
+        if self._asked_to_stop and kind in ("scheduler_died", "nccl", "exception"):
+            return
+        if self.is_ready and kind in ("bad_value", "exception") and b"hit an exception" not in message.says:
+            kind, fatal = "exception", False
+        if kind == "oom":
+            serving = self.is_ready or self._limited
+            kind = "oom_at_capture" if self._capturing else "oom_at_run_time" if serving else "oom_while_starting"
+        self.over = self.over or fatal
+        line = _text(message.says)
+        tried, free = _TRIED.search(line), _FREE.search(line)
+        if free:
+            self._figures["gpu_total_gb"] = _number(free["total"])
+        failure = Failure(
+            kind=_kind(kind),
+            fatal=fatal,
+            line=line[:_SHOWN],
+            number=message.number,
+            at=message.at,
+            tried_gb=_sized(tried["tried"], tried["unit"]) if tried else None,
+            free_gb=_sized(free["free"], free["unit"]) if free else None,
+        )
+        if len(self._failures) < _KEPT_FAILURES:
+            self._failures.append(failure)
+
+    def facts(self, version: str | None) -> StartupFacts:
+        figures = dict(self._figures)
+        figures.setdefault("port_open", False)
+        settings = read_settings(_text(self.settings)) if self.settings else {}
+        if figures.get("free_after_capture_gb") is None:
+            ended = [capture.free_after for capture in self._captures.values() if capture.free_after is not None]
+            figures["free_after_capture_gb"] = ended[-1] if ended else None
+        return StartupFacts(
+            engine="sglang",
+            version=version,
+            wording=_wording(self.settings, self._captures.values()),
+            settings=settings,
+            deprecated=tuple(dict.fromkeys(self._deprecated)),
+            ranks=len(self._ranks - {b""}) or (1 if self._ranks else 0),
+            captures=tuple(capture.noun() for capture in self._captures.values()),
+            ready=self.is_ready,
+            log_seconds=_between(figures.get("begun_at"), figures.get("ready_at")),
+            serving=Serving(**self._serving, **self._prefills, last=tuple(_batches(self._batches))),
+            asked_to_stop=self._asked_to_stop,
+            failures=tuple(self._failures),
+            **figures,
+        )
+
+    def _pool(self, kind: str, found: re.Match[bytes]) -> None:
+        groups = found.groupdict()
+        if groups.get("dtype"):
+            self._figures["kv_dtype"] = _text(groups["dtype"])
+        sizes = [_number(groups[name]) for name in ("gb", "k", "v") if groups.get(name)]
+        if kind != "dsv4 pool" and self._figures.get("pool kind") == "dsv4 pool":
+            return
+        gigabytes = sum(size for size in sizes if size is not None)
+        if self._figures.get("kv_gb") is None or gigabytes >= self._figures["kv_gb"]:
+            self._figures["kv_gb"] = round(gigabytes, 4)
+            self._figures["kv_tokens"] = _whole(groups["tokens"])
+
+    def _limits(self, found: re.Match[bytes]) -> None:
+        self._limited = True
+        self._capturing = None
+        for field, group in (
+            ("max_total_tokens", "tokens"),
+            ("chunked_prefill_size", "chunk"),
+            ("max_prefill_tokens", "prefill"),
+            ("max_running_requests", "running"),
+            ("context_length", "context"),
+        ):
+            number = _whole(found[group])
+            if number is not None:
+                self._figures[field] = min(number, self._figures.get(field, number))
+        self._least("free_after_capture_gb", found["free"])
+
+    def _capture(self, kind: str, found: re.Match[bytes]) -> None:
+        groups = found.groupdict()
+        if kind == "capture step":
+            if self._capturing in self._captures:
+                self._captures[self._capturing].step(_whole(groups["size"]), _number(groups["free"]))
+            return
+        phase = _phase(groups)
+        capture = self._captures.setdefault(phase, _CaptureSoFar(phase))
+        if groups.get("sizes"):
+            capture.sizes = tuple(sorted({int(size) for size in re.findall(rb"\d{1,9}", groups["sizes"])}))
+        if kind == "capture list":
+            return
+        if kind == "capture begin":
+            self._capturing = phase
+            if groups.get("backend"):
+                capture.backend = _text(groups["backend"])
+            capture.free_before = _lesser(capture.free_before, _number(groups["free"]))
+        else:
+            self._capturing = None
+            capture.gb = _greater(capture.gb, _number(groups["gb"]))
+            capture.seconds = _greater(capture.seconds, _number(groups["seconds"]))
+            capture.free_after = _lesser(capture.free_after, _number(groups["free"]))
+
+    def _least(self, field: str, text: bytes | None) -> None:
+        self._figures[field] = _lesser(self._figures.get(field), _number(text))
+
+    def _most(self, field: str, text: bytes | None) -> None:
+        self._figures[field] = _greater(self._figures.get(field), _number(text))
+
+
+class _CaptureSoFar:
+    """One capture while its lines come in."""
+
+    def __init__(self, phase: str) -> None:
+        self.phase = phase
+        self.backend: str | None = None
+        self.sizes: tuple[int, ...] = ()
+        self.gb: float | None = None
+        self.seconds: float | None = None
+        self.free_before: float | None = None
+        self.free_after: float | None = None
+        self._steps: dict[int, float] = {}
+
+    def step(self, size: int | None, free: float | None) -> None:
+        if size is not None and free is not None and len(self._steps) < 4096:
+            self._steps.setdefault(size, free)
+
+    def noun(self) -> Capture:
+        return Capture(
+            phase=self.phase,
+            backend=self.backend,
+            sizes=self.sizes,
+            gb=self.gb,
+            seconds=self.seconds,
+            free_before_gb=self.free_before,
+            free_after_gb=self.free_after,
+            steps=tuple(CaptureStep(size=size, free_gb=free) for size, free in self._steps.items()),
+        )
+
+
+def _phase(groups: Mapping[str, Any]) -> str:
+    if groups.get("piecewise") or groups.get("what") == b"prefill":
+        return "prefill"
+    what = _text(groups.get("what") or b"decode")
+    return f"draft {what}" if groups.get("role") == b"draft" else what
+
+
+def _parted(line: bytes, number: int) -> _Message:
+    stamped = STAMPED.match(line)
+    if stamped is None:
+        return _Message(None, b"", number, line)
+    return _Message(_text(stamped["at"]), stamped["ranks"].strip(), number, stamped["says"])
+
+
+def _batches(lines: Iterable[bytes]) -> Iterator[DecodeBatch]:
+    for line in lines:
+        message = _parted(line, 0)
+        found = PATTERNS["decode"].match(message.says)
+        if found is None:
+            continue
+        usages = [_number(usage) for usage in re.findall(rb"usage: (\d+(?:\.\d+)?)", found["pools"])]
+        running, queued, rate = _whole(found["running"]), _whole(found["queued"]), _number(found["rate"])
+        if running is None or queued is None or rate is None:
+            continue
+        yield DecodeBatch(
+            at=message.at,
+            running=running,
+            queued=queued,
+            usage=max((usage for usage in usages if usage is not None), default=0.0),
+            captured=found["graph"] == b"True",
+            tokens_per_second=rate,
+        )
+
+
+def _wording(settings: bytes | None, captures: Iterable[_CaptureSoFar]) -> str | None:
+    """Which versions write like this; see the module's patterns for the differences."""
+    if settings is None:
+        return None
+    if settings.startswith(b"{"):
+        return "0.5.19 or newer"
+    if b"cuda_graph_config=" in settings:
+        return "0.5.14 to 0.5.18"
+    del captures
+    return "0.5.13 or older" if b"cuda_graph_max_bs=" in settings else None
+
+
+def _kind(kind: str) -> FailureKind:
+    return kind  # type: ignore[return-value]  # pydantic checks it against the literal
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def _number(text: bytes | str | None) -> float | None:
+    if text is None or len(text) > 24:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _whole(text: bytes | None) -> int | None:
+    if text is None or len(text) > 18:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
+def _sized(text: str, unit: str) -> float | None:
+    number = _number(text)
+    return None if number is None else round(number * _SHARE[unit], 4)
+
+
+def _lesser(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one if other is None else min(one, other)
+
+
+def _greater(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one if other is None else max(one, other)
+
+
+def _between(begin: str | None, end: str | None) -> float | None:
+    if begin is None or end is None:
+        return None
+    try:
+        seconds = (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
+    except ValueError:
+        return None
+    return seconds if seconds >= 0 else None

@@ -1,0 +1,326 @@
+"""The last start of an SGLang worker + a change -> what the next start will take and leave.
+
+Anchored on the worker's own last start: every row is a measured figure plus the part of it that the change moves. What
+cannot be derived from a measurement carries a prior and says so. All GB are GiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from agent.domain import Forecast, ForecastRow, Interval
+from tools.engines.catalogue import knob_named
+from tools.engines.facts import Capture, StartupFacts
+from tools.engines.prefill_need import PrefillNeed, prefill_need
+from tools.engines.queue_outlook import queue_outlook
+from tools.engines.restart_time import restart_seconds
+from tools.engines.sglang_capture import DecodeCost, Span, capture_list, comparable, decode_cost, outward
+from tools.engines.sglang_configuration import Configuration, changed, fraction_after, of_start
+
+__all__ = ["capture_list", "forecast"]
+
+_REPEAT_GB: Final = 0.03
+"""GB by which free memory differs between two starts of one configuration; recorded: 0.01."""
+_STREAMS_GB: Final = 3.5
+"""GB by which decode graphs have been seen to differ between capture with and without side streams: the seed worker
+printed 3.91 GB up to size 32 under earlier capture settings and 0.57 GB up to size 96 without side streams."""
+_NO_MEMORY: Final = frozenset({"scheduler overlap", "admission", "health", "reporting", "parsing"})
+"""Subsystems whose knobs leave GPU memory alone, the running limit excepted, which is modelled."""
+_MODELLED: Final = frozenset(
+    {
+        "cuda-graph-max-bs",
+        "cuda-graph-bs",
+        "disable-cuda-graph",
+        "disable-decode-cuda-graph",
+        "cuda-graph-backend-prefill",
+        "disable-cuda-graph-padding",
+        "mem-fraction-static",
+        "max-running-requests",
+        "max-total-tokens",
+        "max-prefill-tokens",
+        "chunked-prefill-size",
+        "context-length",
+        "SGLANG_OPT_USE_MULTI_STREAM_OVERLAP",
+        "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK",
+        "disaggregation-decode-extra-slots",
+        "enable-mixed-chunk",
+        "disable-radix-cache",
+        "schedule-policy",
+        "num-reserved-decode-tokens",
+        "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT",
+        "SGLANG_DISAGGREGATION_WAITING_TIMEOUT",
+    }
+)
+"""Knobs of the other subsystems whose effect on GPU memory is worked out here, or is none."""
+
+
+class _Pools(NamedTuple):
+    """KV pool and what is left after it."""
+
+    kv_gb: Interval | None
+    kv_tokens: Span | None
+    shrink: Span
+    """GB by which free memory after the pools shrinks."""
+
+
+def forecast(
+    *,
+    facts: StartupFacts,
+    history: Sequence[StartupFacts] = (),
+    change: Mapping[str, str | None],
+    floor_gb: float,
+    start_seconds: Sequence[float] = (),
+    stated: Collection[str] | None = None,
+    vocabulary: int | None = None,
+) -> Forecast:
+    """Forecast the next start after a change.
+
+    Args:
+        facts: The last start, which the forecast is anchored on.
+        history: Earlier starts of this worker, failed ones included, in any order.
+        change: By canonical knob name the text that will stand in the script; None: removed; empty: a switch flag.
+        floor_gb: Free memory that has to be left after capture, GB.
+        start_seconds: Wall seconds of this worker's restarts, from stop to ready, as measured.
+        stated: Names of the knobs that the launch states; None: not known. A memory fraction that is not stated moves
+            with the largest graph.
+        vocabulary: Words of the model's vocabulary, which sets the least that each unit of size costs; None: not known.
+
+    Returns:
+        Rows in the order of the start. `fits` compares the low end of free memory with the floor and with what the
+        first full prefill may need.
+    """
+    before = of_start(facts)
+    after = changed(before, change, kv_tokens=facts.kv_tokens)
+    peers = [start for start in history if comparable(facts, start)]
+    unknown = [name for name in change if not _is_modelled(name)]
+    cost = decode_cost(
+        after.sizes,
+        last=facts.decode_capture,
+        others=[capture for start in peers if (capture := start.decode_capture) is not None],
+        low_per_size_gb=None if vocabulary is None else vocabulary * 8 / 2**30,
+    )
+    streams = _side_streams(facts, change)
+    prefill_now, prefill_then = _prefill_graphs(facts, before, after)
+    pools = _pools(facts, before, after, stated)
+    need = prefill_need(facts, history, after)
+    free = None if unknown else _free(facts, pools, prefill_now, prefill_then, cost, streams)
+    restart = restart_seconds(facts, start_seconds, [cost.seconds] if after.sizes else [])
+    rows = _rows(facts, before, after, pools, prefill_then, cost, streams, free, need, restart)
+    fits, why = _judge(facts, free, floor_gb, need, cost, unknown, streams)
+    return Forecast(
+        rows=rows,
+        free_after_capture=free,
+        restart_seconds=restart,
+        fits=fits,
+        why=why,
+        queue=queue_outlook(before, after, facts, pools.kv_tokens),
+    )
+
+
+def _is_modelled(name: str) -> bool:
+    knob = knob_named("sglang", name)
+    return name in _MODELLED or (knob is not None and knob.subsystem in _NO_MEMORY)
+
+
+def _pools(facts: StartupFacts, before: Configuration, after: Configuration, stated: Collection[str] | None) -> _Pools:
+    table_now, table_then = before.request_table_gb, after.request_table_gb
+    shrink_table = 0.0 if table_now is None or table_then is None else table_then - table_now
+    if facts.kv_gb is None:
+        return _Pools(None, None, Span(shrink_table, shrink_table))
+    fraction = fraction_after(before, after, free_before_weights_gb=facts.free_before_weights_gb, stated=stated)
+    if fraction is None or facts.free_before_weights_gb is None or before.memory_fraction is None:
+        grown = Span(0.0, 0.0)
+        basis = f"{facts.kv_gb:.2f} GB measured at the last start; the memory fraction is not known"
+    else:
+        step = facts.free_before_weights_gb
+        grown = Span((fraction.low - before.memory_fraction) * step, (fraction.high - before.memory_fraction) * step)
+        basis = f"{facts.kv_gb:.2f} GB measured at the last start"
+        if grown != Span(0.0, 0.0):
+            basis += (
+                f" {grown.low:+.2f} to {grown.high:+.2f} GB: its fraction's move x {step:.2f} GB before the weights"
+            )
+    per_token = facts.kv_gb / facts.kv_tokens if facts.kv_tokens else None
+    pool = Span(max(0.0, facts.kv_gb + grown.low), max(0.0, facts.kv_gb + grown.high))
+    if after.max_total_tokens is not None and per_token is not None:
+        limit = after.max_total_tokens * per_token
+        pool = Span(min(pool.low, limit), min(pool.high, limit))
+        basis += f", at most {after.max_total_tokens:,} tokens as max-total-tokens says"
+    moved = _REPEAT_GB if grown != Span(0.0, 0.0) else 0.0
+    low, high = outward(Span(max(0.0, pool.low - moved), pool.high + moved))
+    tokens = None if per_token is None or per_token <= 0 else Span(pool.low / per_token, pool.high / per_token)
+    return _Pools(
+        Interval(low=low, high=high, unit="GB", basis=basis),
+        tokens,
+        Span(pool.low - facts.kv_gb + shrink_table, pool.high - facts.kv_gb + shrink_table),
+    )
+
+
+def _prefill_graphs(facts: StartupFacts, before: Configuration, after: Configuration) -> tuple[float, Interval]:
+    capture = facts.capture("prefill")
+    now = 0.0 if capture is None or capture.gb is None else capture.gb
+    if not after.prefill_captured:
+        return now, Interval(low=0.0, high=0.0, unit="GB", basis="prefill is not captured")
+    if capture is None or capture.gb is None:
+        high = 0.5 + 0.35 / 1024 * (after.prefill_tokens or 16384)
+        return now, Interval(
+            low=0.1,
+            high=round(high, 2),
+            unit="GB",
+            basis="fleet prior: nothing was measured here; recorded 0.28 and 1.29",
+        )
+    if before.prefill_tokens == after.prefill_tokens:
+        span = outward(Span(max(0.0, now - _REPEAT_GB), now + _REPEAT_GB))
+        return now, Interval(
+            low=span.low, high=span.high, unit="GB", basis="measured at the last start and not touched"
+        )
+    ratio = (after.prefill_tokens or 16384) / max(1, before.prefill_tokens or 16384)
+    span = outward(Span(now * min(1.0, ratio) * 0.7, now * max(1.0, ratio) * 1.3))
+    return now, Interval(low=span.low, high=span.high, unit="GB", basis=f"{now:.2f} GB measured, by tokens of a chunk")
+
+
+def _side_streams(facts: StartupFacts, change: Mapping[str, str | None]) -> Span:
+    """GB that free memory may shrink by because side streams enter or leave the graphs."""
+    name = "SGLANG_OPT_USE_MULTI_STREAM_OVERLAP"
+    capture = facts.decode_capture
+    if name not in change or not (facts.model_type or "").startswith("DeepseekV4") or capture is None:
+        return Span(0.0, 0.0)
+    if (change[name] or "1").strip().lower() in ("0", "false", "no", "off"):
+        return Span(-min(capture.gb or 0.0, _STREAMS_GB), 0.0)
+    return Span(0.0, _STREAMS_GB)
+
+
+def _free(
+    facts: StartupFacts, pools: _Pools, prefill_now: float, prefill_then: Interval, cost: DecodeCost, streams: Span
+) -> Interval | None:
+    now = facts.free_after_capture_gb
+    if now is None:
+        return None
+    prefill = Span(prefill_then.low - prefill_now, prefill_then.high - prefill_now)
+    if prefill_then.high - prefill_then.low <= 2 * _REPEAT_GB + 0.03:
+        middle = (prefill_then.low + prefill_then.high) / 2 - prefill_now
+        prefill = Span(middle, middle)
+    parts = (pools.shrink, prefill, cost.growth, streams)
+    repeat = _REPEAT_GB + 0.01 * max(abs(end) for end in pools.shrink)
+    low, high = outward(
+        Span(now - sum(part.high for part in parts) - repeat, now - sum(part.low for part in parts) + repeat)
+    )
+    named = (
+        ("pools", pools.shrink),
+        ("prefill graphs", prefill),
+        ("decode graphs", cost.growth),
+        ("side streams", streams),
+    )
+    moved = [
+        f"{name} {part.low:+.2f}"
+        if round(part.low, 2) == round(part.high, 2)
+        else f"{name} {part.low:+.2f} to {part.high:+.2f}"
+        for name, part in named
+        if max(abs(part.low), abs(part.high)) >= 0.005
+    ]
+    basis = f"{now:.2f} GB measured at the last start"
+    basis += f", less {', '.join(moved)}" if moved else ", and nothing that takes GPU memory changes"
+    return Interval(low=low, high=high, unit="GB", basis=f"{basis}; {repeat:.2f} GB either way between starts")
+
+
+def _rows(
+    facts: StartupFacts,
+    before: Configuration,
+    after: Configuration,
+    pools: _Pools,
+    prefill_then: Interval,
+    cost: DecodeCost,
+    streams: Span,
+    free: Interval | None,
+    need: PrefillNeed | None,
+    restart: Interval | None,
+) -> tuple[ForecastRow, ...]:
+    rows: list[ForecastRow] = []
+    if facts.weights_gb is not None:
+        weights = Interval(
+            low=facts.weights_gb, high=facts.weights_gb, unit="GB", basis="measured at the last start and not touched"
+        )
+        rows.append(ForecastRow(name="weights", now=facts.weights_gb, then=weights))
+    if pools.kv_gb is not None:
+        rows.append(ForecastRow(name="KV pool", now=facts.kv_gb, then=pools.kv_gb))
+    table = after.request_table_gb
+    if table is not None:
+        then = outward(Span(table, table))
+        basis = "(running limit + 1) x (context + 4 + draft tokens) x 4 bytes"
+        rows.append(
+            ForecastRow(
+                name="request table",
+                now=None if before.request_table_gb is None else round(before.request_table_gb, 3),
+                then=Interval(low=then.low, high=then.high, unit="GB", basis=basis),
+            )
+        )
+    prefill = facts.capture("prefill")
+    if before.prefill_captured or after.prefill_captured:
+        rows.append(ForecastRow(name="prefill graphs", now=None if prefill is None else prefill.gb, then=prefill_then))
+    decode = facts.decode_capture
+    sizes = after.sizes
+    count = Interval(
+        low=len(sizes),
+        high=len(sizes),
+        unit="graphs",
+        basis=f"the engine's list up to {max(sizes)}" if sizes else "none",
+    )
+    rows.append(ForecastRow(name="captured sizes", now=None if decode is None else len(decode.sizes), then=count))
+    graphs = cost.gb
+    if streams != Span(0.0, 0.0):
+        low, high = outward(Span(max(0.0, graphs.low + streams.low), graphs.high + streams.high))
+        graphs = Interval(
+            low=low, high=high, unit="GB", basis=f"{graphs.basis}; side streams enter or leave the graphs"
+        )
+    rows.append(ForecastRow(name="decode graphs", now=_gb(decode), then=graphs))
+    if free is not None:
+        rows.append(ForecastRow(name="free after capture", now=facts.free_after_capture_gb, then=free))
+    if need is not None:
+        rows.append(ForecastRow(name="first full prefill", now=None, then=need.gb))
+    rows.append(ForecastRow(name="capture seconds", now=None if decode is None else decode.seconds, then=cost.seconds))
+    if restart is not None:
+        rows.append(ForecastRow(name="restart seconds", now=None, then=restart))
+    return tuple(rows)
+
+
+def _gb(capture: Capture | None) -> float | None:
+    return None if capture is None else capture.gb
+
+
+def _judge(
+    facts: StartupFacts,
+    free: Interval | None,
+    floor_gb: float,
+    need: PrefillNeed | None,
+    cost: DecodeCost,
+    unknown: Sequence[str],
+    streams: Span,
+) -> tuple[str, str]:
+    if unknown:
+        return "unsure", (
+            f"What {', '.join(unknown)} does to GPU memory is not worked out, and figures that were measured with "
+            "another value do not carry over."
+        )
+    if free is None:
+        return "unsure", "The last start did not say how much memory it left, so there is nothing to forecast from."
+    said = f"{free.low:.2f} to {free.high:.2f} GB stay free after capture"
+    notes = f" {cost.caveat}" if cost.caveat else ""
+    if streams.high > 0:
+        notes += f" Side streams inside the graphs may take up to {streams.high:.1f} GB, as far as has been seen."
+    first = ""
+    if need is not None and free.low < need.gb.high:
+        first = (
+            f" The first full prefill of {need.tokens:,} tokens needs {need.gb.low:.2f} to {need.gb.high:.2f} GB of it "
+            f"({need.gb.basis}); no start-up check tries that, and a worker with less dies of its first real batch."
+        )
+    if free.high < floor_gb or (need is not None and free.high < need.gb.low):
+        bound = (
+            f"below the floor of {floor_gb:g} GB" if free.high < floor_gb else "less than the first full prefill needs"
+        )
+        return "does not fit", f"Only {said}, {bound}.{first}{notes}"
+    if free.low < floor_gb or first:
+        bound = f", and the floor is {floor_gb:g} GB" if free.low < floor_gb else ""
+        return "unsure", f"{said[0].upper()}{said[1:]}{bound}.{first}{notes}"
+    below = free.low - floor_gb
+    del facts
+    return "fits", f"{said}, at least {below:.2f} GB above the floor of {floor_gb:g} GB.{notes}"
