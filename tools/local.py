@@ -252,7 +252,7 @@ class LocalLines:
 
 
 def _ended(child: subprocess.Popen[bytes], timeout: float) -> bool:
-    """Whether a command ends in time, told by the kernel: `Popen.wait` looks only every 50 ms, longer than most take."""
+    """Whether a command ends in time, told by the kernel: `Popen.wait` looks only every 50 ms."""
     handle = os.pidfd_open(child.pid)
     try:
         ready, _, _ = select.select([handle], [], [], timeout)

@@ -209,13 +209,13 @@ def test_an_approval_opens_one_transaction(site) -> None:
     [{"expires": NOW - timedelta(seconds=1)}, {"expires": NOW}],
     ids=["a second ago", "this very moment"],
 )
-def test_an_approval_that_ran_out_opens_nothing(site, changed) -> None:
+def test_an_approval_that_ran_out_opens_nothing(idle_site, changed) -> None:
     """At its end an approval is over, and nothing is written."""
-    token = site.writer.lease("r-1", 60).token
-    plan = site.plan()
+    token = idle_site.writer.lease("r-1", 60).token
+    plan = idle_site.plan()
     with pytest.raises(ApprovalExpired):
-        site.writer.open(token, "r-1", plan, site.approval(plan, **changed), new_of(site), now=NOW)
-    assert site.writer.status() is None
+        idle_site.writer.open(token, "r-1", plan, idle_site.approval(plan, **changed), new_of(idle_site), now=NOW)
+    assert idle_site.writer.status() is None
 
 
 @pytest.mark.parametrize(
@@ -223,13 +223,13 @@ def test_an_approval_that_ran_out_opens_nothing(site, changed) -> None:
     [{"digest": "0" * 64}, {"run": "r-9"}, {"decision": "reject"}],
     ids=["another digest", "another run", "a no"],
 )
-def test_an_approval_for_something_else_opens_nothing(site, changed) -> None:
+def test_an_approval_for_something_else_opens_nothing(idle_site, changed) -> None:
     """Only a yes to this very plan of this very run opens a transaction."""
-    token = site.writer.lease("r-1", 60).token
-    plan = site.plan()
+    token = idle_site.writer.lease("r-1", 60).token
+    plan = idle_site.plan()
     with pytest.raises(ForeignApproval):
-        site.writer.open(token, "r-1", plan, site.approval(plan, **changed), new_of(site), now=NOW)
-    assert site.writer.status() is None
+        idle_site.writer.open(token, "r-1", plan, idle_site.approval(plan, **changed), new_of(idle_site), now=NOW)
+    assert idle_site.writer.status() is None
 
 
 @pytest.mark.parametrize(
@@ -243,13 +243,13 @@ def test_an_approval_for_something_else_opens_nothing(site, changed) -> None:
     ],
     ids=lambda mutation: next(iter(mutation)),
 )
-def test_a_plan_that_changed_after_the_approval_opens_nothing(site, mutation) -> None:
+def test_a_plan_that_changed_after_the_approval_opens_nothing(idle_site, mutation) -> None:
     """The helper computes the digest of what it is handed by itself: no field can differ from what was approved."""
-    token = site.writer.lease("r-1", 60).token
-    approval = site.approval(site.plan())
+    token = idle_site.writer.lease("r-1", 60).token
+    approval = idle_site.approval(idle_site.plan())
     with pytest.raises(ForeignApproval):
-        site.writer.open(token, "r-1", site.plan(**mutation), approval, new_of(site), now=NOW)
-    assert site.writer.status() is None
+        idle_site.writer.open(token, "r-1", idle_site.plan(**mutation), approval, new_of(idle_site), now=NOW)
+    assert idle_site.writer.status() is None
 
 
 def test_content_that_was_not_approved_is_not_written(site) -> None:
@@ -441,9 +441,9 @@ def test_prudents_own_directory_is_for_its_user_only(site) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "a\0b", "x" * 200, "wörker"])
-def test_names_that_could_leave_the_directory_are_refused(site, name) -> None:
+def test_names_that_could_leave_the_directory_are_refused(idle_site, name) -> None:
     """A worker's or transaction's name is a name and never a path."""
     with pytest.raises(HelperRefused) as refused:
-        site.writer_for(name).lease("r-1", 60)
+        idle_site.writer_for(name).lease("r-1", 60)
     assert refused.value.kind == "bad_request"
-    assert not (site.directory / "workers").exists()
+    assert not (idle_site.directory.parent / "up").exists()

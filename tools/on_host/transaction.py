@@ -889,6 +889,7 @@ class Service:
 
 def arm(books: Books) -> None:
     """Start the watchdog unless one lives; under the lock. It is known to be ready when this returns."""
+    books.disk.mark("arm", books.folder)
     presence = os.open(books.folder / "watchdog", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -896,7 +897,6 @@ def arm(books: Books) -> None:
         except BlockingIOError:
             return
         request = {"directory": str(books.directory), "worker": books.worker, "presence": presence}
-        books.disk.mark("arm", books.folder)
         with private(books.folder / "watchdog.log") as log:
             child = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-B", str(Path(__file__).resolve()), "watch"],

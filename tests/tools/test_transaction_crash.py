@@ -1,0 +1,139 @@
+"""The crash matrix of the helper on the host.
+
+A crash just before an action that only syncs leaves the same files as one just before the next action, so that by
+default the points are all other actions, and every third of them where a test says so; PRUDENT_MATRIX=all takes
+every action everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import pytest
+
+from agent.domain import Execution, Plan
+from agent.errors import NoAnswer
+
+NOW = datetime.now(UTC)
+VERBS = ("open", "edit", "restart", "commit")
+ALL = os.environ.get("PRUDENT_MATRIX") == "all"
+OLD_RUNS, NEW_RUNS = ("sleep", "86432"), ("sleep", "86496")
+
+
+class Attempt(NamedTuple):
+    """One transaction on a site, its calls by name, each to be made once the ones before it have succeeded."""
+
+    run: str
+    plan: Plan
+    new: bytes
+    calls: dict[str, Callable[[], Execution]]
+
+
+def attempt(site, run: str) -> Attempt:
+    """A leased and approved transaction that nothing has happened in yet."""
+    token = site.writer.lease(run, 60).token
+    site.before = site.process()
+    plan, new = site.plan(run=run), site.script.read_bytes().replace(b"32", b"96")
+    writer, approval = site.writer, site.approval(plan)
+    calls = {
+        "open": lambda: writer.open(token, run, plan, approval, new, now=NOW),
+        "edit": lambda: writer.step(token, run, "edit"),
+        "restart": lambda: writer.step(token, run, "restart"),
+        "commit": lambda: writer.commit(token, run),
+        "undo": lambda: writer.undo(token, run),
+    }
+    return Attempt(run, plan, new, calls)
+
+
+def points(site, *names: str) -> list[tuple[int, str]]:
+    """The durable actions of the last of some calls, as the helper itself lists them; they are left undone."""
+    site.open(site.writer.lease("r-first", 60).token, "r-first", run="r-first")
+    reset(site, "r-first")
+    tried = attempt(site, "r-traced")
+    for name in names[:-1]:
+        tried.calls[name]()
+    with site.seams(TRACE=str(site.folder / "trace")):
+        tried.calls[names[-1]]()
+    listed = [line.split()[:2] for line in (site.folder / "trace").read_text().splitlines()]
+    reset(site, tried.run)
+    return [(int(number), action) for number, action in listed if ALL or action != "sync"]
+
+
+def reset(site, run: str) -> None:
+    """Bring the site to where the next attempt starts from, and give the lease back."""
+    token = site.writer.lease(run, 60).token
+    execution = site.writer.status(run)
+    if execution is not None and execution.state == "open":
+        site.writer.undo(token, run)
+    if execution is not None and execution.state == "committed":
+        site.script.write_bytes(site.script.read_bytes().replace(b"96", b"32"))
+        site.serve("restart")
+    site.writer.release(token)
+
+
+def crashes(site, names: tuple[str, ...], *, every: int = 1) -> Iterator[tuple[Attempt, str]]:
+    """Attempts in which the helper was killed, one for each point of the last of the calls."""
+    for number, action in points(site, *names)[:: 1 if ALL else every]:
+        tried = attempt(site, f"r-{number}")
+        for name in names[:-1]:
+            tried.calls[name]()
+        with site.seams(CRASH_AT=str(number)), pytest.raises(NoAnswer):
+            tried.calls[names[-1]]()
+        yield tried, f"killed before {action} ({number}) of {names[-1]}"
+        reset(site, tried.run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_helper_killed_at_any_action_is_undone_to_the_state_before(site, verb) -> None:
+    """SIGKILL at every point of every verb, then undo: exact bytes, a live process that runs them, a named state."""
+    old, seen = site.script.read_bytes(), 0
+    for tried, where in crashes(site, VERBS[: VERBS.index(verb) + 1]):
+        token = site.writer.lease(tried.run, 60).token
+        execution = site.writer.status(tried.run)
+        state = None if execution is None else execution.state
+        if state == "open":
+            state = site.writer.undo(token, tried.run).state
+        kept = state == "committed" and verb == "commit"
+        assert state in ((None, "undone") if verb == "open" else ("undone",)) or kept, where
+        assert site.script.read_bytes() == (tried.new if kept else old), where
+        assert site.process().argv == (NEW_RUNS if kept else OLD_RUNS), where
+        assert verb != "open" or site.process().identity == site.before.identity, where
+        assert [path.name for path in site.folder.iterdir() if "serve" in path.name] == ["serve.sh"], where
+        seen += 1
+    assert seen > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_helper_killed_at_any_action_can_be_called_again_to_the_end(site, verb) -> None:
+    """SIGKILL at every point of every verb, then the same calls again: committed once, and the new bytes are live."""
+    at = VERBS.index(verb)
+    for tried, where in crashes(site, VERBS[: at + 1], every=3):
+        token = site.writer.lease(tried.run, 60).token
+        approval = site.approval(tried.plan)
+        site.writer.open(token, tried.run, tried.plan, approval, tried.new, now=NOW)
+        site.writer.step(token, tried.run, "edit")
+        site.writer.step(token, tried.run, "restart")
+        execution = site.writer.commit(token, tried.run)
+        events = [entry.event for entry in execution.journal]
+        assert [event for event in events if event != "begun"] == ["opened", "done", "done", "committed"], where
+        assert site.script.read_bytes() == tried.new, where
+        assert site.process().argv == NEW_RUNS, where
+        assert (site.directory / "spent" / tried.plan.digest).exists(), where
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [("open", "edit", "undo"), ("open", "edit", "restart", "undo")], ids=" ".join)
+def test_an_undo_killed_at_any_action_ends_when_it_is_called_again(site, names) -> None:
+    """SIGKILL at every point of an undo, then undo again: exact bytes and a live process that runs them."""
+    old = site.script.read_bytes()
+    for tried, where in crashes(site, names, every=2):
+        token = site.writer.lease(tried.run, 60).token
+        assert site.writer.undo(token, tried.run).state == "undone", where
+        assert site.script.read_bytes() == old, where
+        assert site.process().argv == OLD_RUNS, where
+        assert "restart" in names or site.process().identity == site.before.identity, where
