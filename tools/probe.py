@@ -78,7 +78,8 @@ def canary(host: Host, *, base_url: str, phase: Phase, limit_seconds: float) -> 
         limit_seconds: How long an answer may take, in seconds.
     """
     wish = {"kind": "canary", "base_url": base_url, "timeout": limit_seconds}
-    result, why_not = _measure(host, wish, limit_seconds, _say_nothing)
+    # The request's own limit ends it; the run's, a little later, is for the look-ups around it.
+    result, why_not = _measure(host, wish, limit_seconds + 5, _say_nothing)
     source = f"probe: one request through {base_url}"
     if why_not is not None:
         return _nothing("entry_answers", phase, "", why_not, source)
@@ -107,7 +108,7 @@ def live_requests(host: Host, *, base_url: str, limit_seconds: float) -> int | N
     Returns:
         The number, or None where it could not be counted.
     """
-    wish = {"kind": "counters", "base_url": base_url}
+    wish = {"kind": "counters", "base_url": base_url, "window_seconds": min(1.0, limit_seconds / 4)}
     result, _ = _measure(host, wish, limit_seconds, _say_nothing)
     live = result.get("live")
     return live if isinstance(live, int) else None

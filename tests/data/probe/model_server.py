@@ -6,6 +6,7 @@ a client's figures can be compared with it. `GET /seen` says what it saw.
 
     first, gap        seconds until the first chunk and between chunks
     fault, every      what goes wrong with every so-manieth session (see `Model.spoil`); at turn `fault_turn`
+    faults            one fault each for the first sessions
     http, every       answers every so-manieth request with this status
     cut, stall        every so-manieth stream is closed, or stands still, in the middle
     wedge_after       after so many disconnects nothing is generated any more
@@ -69,6 +70,9 @@ class Model:
         arguments = {"node": subject, attribute: facts[attribute, subject]}
         deltas = [{"reasoning_content": "hmm "} for _ in range(self.wish.get("think", 0))]
         every, turn = self.wish.get("every", 1), self.wish.get("fault_turn", 2)
+        faults = self.wish.get("faults", [])
+        if number < len(faults) and len(said) == turn:
+            return deltas + self.spoil(faults[number], tool, arguments, attribute, facts, older, key)
         if self.wish.get("fault") and number % every == 0 and len(said) == turn:
             return deltas + self.spoil(self.wish["fault"], tool, arguments, attribute, facts, older, key)
         return deltas + pieces(tool, json.dumps(arguments))

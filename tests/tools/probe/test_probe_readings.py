@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections import Counter
 
 import pytest
 
@@ -57,38 +58,49 @@ class TestSessions:
 
         assert (readings["corrupted_sessions"].n, readings["corrupted_sessions"].bad) == (20, 0)
 
+    def test_every_way_to_be_wrong_is_seen(self, serve, host) -> None:
+        """A session with a wrong reply is counted once, with the kind of its fault; the others stay good."""
+        faults = {
+            "other_fact": "wrong arguments",
+            "invented": "wrong arguments",
+            "number": "wrong arguments",
+            "extra_argument": "wrong arguments",
+            "other_session": "mixed sessions",
+            "other_session_in_text": "mixed sessions",
+            "other_tool": "wrong tool",
+            "no_call": "no call",
+            "malformed": "malformed json",
+            "list": "malformed json",
+            "empty": "empty arguments",
+            "empty_object": "empty arguments",
+            "loop": "repetition",
+            "loop_then_call": "repetition",
+            "twice": "repetition",
+            "two_calls": "extra call",
+            "garbled": "garbled text",
+            "endless": "never ended",
+        }
+        served = serve(faults=list(faults), first=0.002, gap=0.0005)
+
+        corrupted = ask(host, served.url, check_of("sessions", count=40))["corrupted_sessions"]
+
+        assert (corrupted.n, corrupted.bad) == (40, len(faults))
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(Counter(faults.values()).items()))
+        assert f"; {kinds}; the first in turn 2: wanted set_" in corrupted.detail
+
     @pytest.mark.parametrize(
         ("fault", "kind"),
-        [
-            ("other_fact", "wrong arguments"),
-            ("invented", "wrong arguments"),
-            ("number", "wrong arguments"),
-            ("extra_argument", "wrong arguments"),
-            ("other_session", "mixed sessions"),
-            ("other_session_in_text", "mixed sessions"),
-            ("other_tool", "wrong tool"),
-            ("no_call", "no call"),
-            ("malformed", "malformed json"),
-            ("list", "malformed json"),
-            ("empty", "empty arguments"),
-            ("empty_object", "empty arguments"),
-            ("loop", "repetition"),
-            ("loop_then_call", "repetition"),
-            ("twice", "repetition"),
-            ("two_calls", "extra call"),
-            ("garbled", "garbled text"),
-            ("endless", "never ended"),
-        ],
+        [("other_session", "mixed sessions"), ("malformed", "malformed json"), ("loop", "repetition")],
     )
-    def test_every_way_to_be_wrong_is_seen(self, serve, host, fault, kind) -> None:
-        """A session with a wrong reply is counted once, with the kind of its fault; the others stay good."""
-        served = serve(fault=fault, every=5, first=0.002, gap=0.0005)
+    def test_the_first_bad_one_is_shown(self, serve, host, fault, kind) -> None:
+        """The detail shows what was wanted and what came instead, on one printable line."""
+        served = serve(fault=fault, every=5)
 
         corrupted = ask(host, served.url, check_of("sessions"))["corrupted_sessions"]
 
         assert (corrupted.n, corrupted.bad, corrupted.value) == (20, 4, 0.2)
-        assert f"4 {kind};" in corrupted.detail
-        assert "wanted set_" in corrupted.detail
+        assert f"; 4 {kind}; the first in turn 2: wanted set_" in corrupted.detail
+        assert corrupted.detail.isprintable()
 
     def test_a_lost_correction_is_seen(self, serve, host) -> None:
         """A model that answers with a value that the user has replaced has lost a fact."""
@@ -164,15 +176,16 @@ class TestThroughput:
         readings = ask(host, served.url, check_of("throughput", (2, 8), count=3, tokens=40))
 
         few, many = readings["throughput_tokens_per_second@2"], readings["throughput_tokens_per_second@8"]
-        assert few.n == many.n == 3
+        assert (few.n, many.n) == (len(few.values), len(many.values))
+        assert few.n == 3 or "not valid: the client" in few.detail
         assert few.value is not None
-        assert few.value == pytest.approx(sum(few.values) / 3)
+        assert few.value == pytest.approx(sum(few.values) / few.n)
         assert many.value is not None
         assert many.value > 2 * few.value
         assert readings["failed_requests"].value == 0.0
         seen = served.seen()
         assert seen["peak"] == 8
-        assert len(set(seen["prompts"])) == seen["requests"] == 4 * (2 + 8)
+        assert len(set(seen["prompts"])) == seen["requests"] >= 4 * (2 + 8)
 
     def test_foreign_traffic(self, serve, host) -> None:
         """A measurement that others touched is no measurement."""
@@ -202,7 +215,7 @@ class TestThroughput:
 
     def test_a_server_without_usage(self, serve, host) -> None:
         """Without usage the chunks are counted."""
-        readings = ask(host, serve(usage=0, gap=0.01).url, check_of("throughput", (4,), count=1, tokens=30))
+        readings = ask(host, serve(usage=0, gap=0.03).url, check_of("throughput", (4,), count=1, tokens=30))
 
         assert readings["throughput_tokens_per_second@4"].n == 1
 
@@ -276,7 +289,7 @@ class TestLiveRequests:
     )
     def test_who_is_believed(self, serve, host, script, live) -> None:
         """The scheduler's word counts, a gauge only with tokens that move, and what nobody knows is None."""
-        assert live_requests(host, base_url=serve(**script).url, limit_seconds=3) == live
+        assert live_requests(host, base_url=serve(**script).url, limit_seconds=1.2) == live
 
     def test_nobody_there(self, host) -> None:
         """Without a worker nobody has been counted."""
