@@ -61,10 +61,10 @@ def judge_rates(criterion: Criterion, metric: Metric, pairs: Pairs, noise: Noise
     """Compare rates with a factor on the baseline, allowing for the noise of boots and runs.
 
     Met at a concurrency where the one-sided bound lies on the good side of the factor. All of them have to be met, so
-    no correction is needed for keeping: the worst gates. A breach needs a loss that is proven (by Holm's step-down over
-    the concurrencies, which keeps a change that loses nothing from being taken back because one of many comparisons
-    strayed) and an estimate beyond half of the margin. Anything between is undecided. Where noise is so small that a
-    loss is both proven and proven to be within the margin, it is within what was approved: met.
+    no correction is needed for keeping: the worst gates. Where noise is so small that a loss is both proven and proven
+    to be within the margin, it is within what was approved, and met. Any other loss that is proven is a breach, by
+    Holm's step-down over the concurrencies, which keeps a change that loses nothing from being taken back because one
+    of many comparisons strayed; such an estimate always lies beyond half of the margin. The rest is undecided.
     """
     confidence = criterion.confidence if criterion.confidence is not None else 0.95
     parts: dict[int | None, Part] = {}
@@ -119,8 +119,7 @@ def _proven_losses(
     criterion: Criterion, ratios: Mapping[int | None, Ratio], family: int, alpha: float
 ) -> set[int | None]:
     """The concurrencies at which Holm's procedure, over a family that may be larger, rejects "nothing was lost"."""
-    bound = _asked(criterion)
-    threshold = max(bound, 0.0)
+    threshold = max(_asked(criterion), 0.0)
     chances = sorted(
         ((_chance(_good(criterion, ratio) - threshold, ratio.error), where) for where, ratio in ratios.items()),
         key=lambda pair: pair[0],
@@ -130,8 +129,7 @@ def _proven_losses(
         if chance > alpha / (family - rank):
             break
         losses.add(where)
-    half = bound / 2 if bound < 0 else bound
-    return {where for where in losses if _good(criterion, ratios[where]) < half}
+    return losses
 
 
 def _chance(distance: float, error: float) -> float:

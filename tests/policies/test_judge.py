@@ -244,6 +244,28 @@ def test_runs_that_scatter_widen_the_bounds() -> None:
     assert judge([THROUGHPUT], wild, NOISE).decision == "deferred"
 
 
+@pytest.mark.parametrize("sd", [float("nan"), float("inf"), -0.01, 10.0])
+def test_noise_that_is_none_settles_nothing(sd: float) -> None:
+    """Without a believable figure for the noise, a comparison proves neither a gain nor a loss."""
+    same = [_runs("baseline", 64, 700, 701, 699), _runs("candidate", 64, 700, 701, 699)]
+    worse = [_runs("baseline", 64, 700, 701, 699), _runs("candidate", 64, 350, 351, 349)]
+
+    for noise in (None, Noise(boot_sd=sd, run_sd=0.01, basis="test"), Noise(boot_sd=0.01, run_sd=sd, basis="test")):
+        assert judge([THROUGHPUT], same, noise).decision == "deferred"
+        assert judge([THROUGHPUT], worse, noise).decision == "deferred"
+
+
+def test_too_few_runs_settle_nothing() -> None:
+    """Two runs where three are asked for are no comparison, before the change or with it."""
+    three, two = _runs("baseline", 64, 700, 701, 699), _runs("candidate", 64, 720, 721)
+
+    judgement = judge([THROUGHPUT], [three, two], NOISE)
+
+    assert judgement.decision == "deferred"
+    assert judgement.findings[0].says == "throughput at 64: 2 runs, 3 are needed"
+    assert judge_baseline([THROUGHPUT], [_runs("baseline", 64, 700, 701)]).decision == "deferred"
+
+
 def test_a_worker_that_makes_nothing_is_a_breach() -> None:
     """No token at all with the change is a loss that needs no statistics; without a baseline it refuses the edit."""
     dead = _reading("throughput_tokens_per_second", 0.0, concurrency=64, n=3)
