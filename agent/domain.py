@@ -11,9 +11,9 @@ import hashlib
 import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 Decision = Literal[
     "kept",  # the change is live and every criterion is met
@@ -585,7 +585,7 @@ class Record(Noun):
     plan_digest: str | None = None
     approval: Approval | None = None
     execution: Execution | None = None
-    readings: Annotated[tuple[Reading, ...], Field(default=())]
+    readings: tuple[Reading, ...] = ()
     noise: Noise | None = None
     verdict: Verdict
     notes: tuple[str, ...] = ()

@@ -1,0 +1,239 @@
+"""The state of an option, where a document states one: in a line, a heading's tag, a table's cell, or a check box."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from tools.plan_markdown import Heading, Option, Outline, mentions, normal
+
+KNOWN = (
+    "proposed|to[ -]?do|open|planned|pending|not started|not tried|untested|candidate|idea|draft|next|queued"
+    "|in progress|wip|trying|testing|active|evaluating|kept|done|adopted|accepted|applied|enabled|live|shipped"
+    "|rolled[ -]back|reverted|deferred|postponed|blocked|on hold|parked|waiting|rejected|refused|declined|abandoned"
+    "|skipped|needs a human|needs human"
+)
+"""Words that are taken for a state."""
+WORD = rf"(?P<word>{KNOWN})(?![\w-])"
+CLOSING = r"[*_`~\s.|\])}:]*"
+"""What may follow a state and says nothing more."""
+LINE = re.compile(
+    r"^(?P<lead>\s*(?:>\s*)?(?:[-*+]\s+)?[*_`]*(?:current )?(?:status|state)[*_`]*\s*[:=—–-]\s*[*_`\[(]*\s*"
+    rf"(?:[^\w\s*_`\[(|]+\s*)?){WORD}",
+    re.IGNORECASE,
+)
+"""`Status: proposed`, with any emphasis, as a list item, with a sign before the word."""
+FIRST_WORD = re.compile(rf"^(?P<lead>\s*[*_`]*){WORD}", re.IGNORECASE)
+"""The word alone, below a heading that says Status."""
+TAG = re.compile(rf"(?P<lead>[\[(—–:]\s*[*_`]*|\s-\s[*_`]*){WORD}(?=[*_`]*\s*(?:[\])]|#*\s*$|[*_]*$))", re.IGNORECASE)
+"""A word in brackets or after a dash at the end of a heading or an item."""
+BOX = re.compile(r"^(?P<lead>\s*(?:[-*+]|\d+[.)])\s+\[)(?P<mark>[ xX])(?P<rest>\]\s+\S.*?)(?P<end>[ \t]*\r?\n?)$")
+"""A list item with a check box."""
+COLUMN = re.compile(r"^(status|state|decision|outcome|result|verdict)$")
+"""Heads of a table's column that holds the state."""
+NOTHING_YET = frozenset({"", "-", "–", "—", "?", "tbd", "n a", "none", "…"})
+
+
+SIGNS = ("🟡", "🟢", "🔴", "🔵", "⚪", "🟠", "✅", "❌", "⏳", "🚧", "⏸", "❗")
+"""Signs that people put before a state."""
+SIGN_OF = {"kept": "✅", "rolled back": "❌", "deferred": "⏸", "needs a human": "❗", "rejected": "❌"}
+"""The sign for each state, where one stood there before."""
+
+
+class Edit(NamedTuple):
+    """One line with another state."""
+
+    line: int
+    """Its number, from 0."""
+    text: str
+    """The whole line as it shall be, ending included."""
+
+
+def edits_of(document: Outline, section: Heading | None, wanted: Option, state: str, run: str) -> list[Edit]:
+    """Find every place where the document states the option's state, and change it there.
+
+    Args:
+        document: The document.
+        section: The option's section, where it has one.
+        wanted: The option.
+        state: The new state, in small letters.
+        run: The run that changed it, for places that only have a box.
+
+    Returns:
+        The edits, none where the document states no state or already states this one.
+    """
+    found: dict[int, Edit] = {}
+    places = [_in_section(document, section, state)] if section is not None else []
+    places.append(_in_tables(document, section, wanted, state))
+    if section is None:
+        places.append(_in_items(document, wanted, state, run))
+    for edits in places:
+        for edit in edits:
+            if edit.text != document.lines[edit.line]:
+                found.setdefault(edit.line, edit)
+    return [found[line] for line in sorted(found)]
+
+
+def speaks_of_another_value(text: str, wanted: Option) -> bool:
+    """Whether an option's words name numbers, and none of those that were set: then its state is not ours to say."""
+    bare = re.sub(r"^\W*(?:option|lever|item|step|idea|p)?\s*#?\s*\d+(?=[\s.):—–-])", "", text.lower())
+    numbers = set(re.findall(r"(?<![\w.-])\d+(?:\.\d+)?(?![\w%-])", bare.replace("->", " ").replace("→", " ")))
+    targets = {value for value in wanted.values if re.fullmatch(r"\d+(?:\.\d+)?", value)}
+    return bool(numbers and targets) and not numbers & targets
+
+
+def reworded(text: str, found: re.Match[str], state: str) -> str:
+    """Put a state in the place of another one; what was said about the old one is kept as what it was."""
+    word, rest = found["word"], text[found.end("word") :]
+    if normal(word) == normal(state):
+        return text
+    shown = state.upper() if word.isupper() else state.capitalize() if word[0].isupper() else state
+    start = re.sub(rf"[{''.join(SIGNS)}]\ufe0f?(?=\s*$)", SIGN_OF.get(state, ""), text[: found.start("word")])
+    said = re.match(rf"^(?P<close>[*_`~]*)(?P<said>(?!{CLOSING}$)[^|]*?)(?P<tail>[*_`~\s|]*)$", rest, re.DOTALL)
+    closed_at_once = re.match(rf"^{CLOSING}$", rest) or rest.lstrip("*_`").startswith((" (was: ", "]", ")"))
+    if closed_at_once or said is None or not said["said"].strip(" .,;"):
+        return f"{start}{shown}{rest}"
+    return f"{start}{shown}{said['close']} (was: {word}{said['said'].rstrip()}){said['tail']}"
+
+
+def _in_section(document: Outline, section: Heading, state: str) -> Iterator[Edit]:
+    """The heading's own tag, and the first line that states it: above all sub-sections, or in one called Status."""
+    heading = document.lines[section.line]
+    tag = _last(TAG, heading)
+    if tag is not None:
+        yield Edit(section.line, reworded(heading, tag, state))
+    inner = [other for other in document.headings if section.line < other.line < section.end]
+    own = range(section.body, inner[0].line if inner else section.end)
+    below = [
+        place for other in inner if normal(other.text) in {"status", "state"} for place in range(other.body, other.end)
+    ]
+    for place in (*own, *below):
+        line = document.lines[place]
+        if not document.prose[place] or not line.strip():
+            continue
+        stated = LINE.match(line) or _cell_beside(line) or (FIRST_WORD.match(line) if place in below else None)
+        if stated is not None:
+            yield Edit(place, reworded(line, stated, state))
+            return
+
+
+def _cell_beside(line: str) -> re.Match[str] | None:
+    """A table's row whose first cell says Status."""
+    return re.match(rf"^(?P<lead>\s*\|\s*[*_]*(?:status|state)[*_]*\s*\|\s*[*_`]*){WORD}", line, re.IGNORECASE)
+
+
+def _in_tables(document: Outline, section: Heading | None, wanted: Option, state: str) -> Iterator[Edit]:
+    """The one row of a table with a column for states that names the option."""
+    for start in range(len(document.lines) - 1):
+        head = _cells(document, start)
+        if not head or not _is_rule(document, start + 1):
+            continue
+        column = next((place for place, cell in enumerate(head) if COLUMN.match(normal(cell))), None)
+        if column is None:
+            continue
+        rows = list(_rows(document, start + 2))
+        named = [(line, cells) for line, cells in rows if mentions(_without(cells, column), wanted.words)]
+        named = named or [(line, cells) for line, cells in rows if _numbered(cells, column, section, wanted)]
+        if len(named) > 1:
+            named = [(line, cells) for line, cells in named if mentions(" ".join(cells), wanted.values)]
+        if len(named) == 1:
+            line, cells = named[0]
+            if len(cells) > column and not speaks_of_another_value(_label(cells, column), wanted):
+                yield Edit(line, _with_cell(document.lines[line], column, state))
+
+
+def _without(cells: Sequence[str], column: int) -> str:
+    return " | ".join(cell for place, cell in enumerate(cells) if place != column)
+
+
+def _numbered(cells: Sequence[str], column: int, section: Heading | None, wanted: Option) -> bool:
+    """Whether a row's first cell is the number of the option's section, or the one that somebody referred to."""
+    number = re.match(r"^\W*(?:option|lever|item|step|idea)?\s*#?\s*(\d+)\b", section.text.lower()) if section else None
+    known = {number[1]} if number is not None else set(wanted.numbers)
+    return column != 0 and normal(cells[0]).removeprefix("option ") in known
+
+
+def _label(cells: Sequence[str], column: int) -> str:
+    """The cell that says what the option is: the one with the most words."""
+    return max((cell for place, cell in enumerate(cells) if place != column), key=len, default="")
+
+
+def _with_cell(line: str, column: int, state: str) -> str:
+    bounds = [found.start() for found in re.finditer(r"(?<!\\)\|", line)]
+    first = column if line.lstrip().startswith("|") else column - 1
+    start = bounds[first] + 1 if first >= 0 else 0
+    end = bounds[first + 1] if first + 1 < len(bounds) else len(line.rstrip("\r\n"))
+    cell = line[start:end]
+    found = re.search(rf"(?P<lead>){WORD}", cell, re.IGNORECASE)
+    if found is not None:
+        changed = reworded(cell, found, state)
+    elif normal(cell) in NOTHING_YET or cell.strip() in NOTHING_YET:
+        changed = f" {state} "
+    else:
+        return line
+    if changed.endswith(" ") and len(cell) > len(changed.rstrip()):
+        changed = changed.rstrip().ljust(len(cell))
+    return line[:start] + changed + line[end:]
+
+
+def _in_items(document: Outline, wanted: Option, state: str, run: str) -> Iterator[Edit]:
+    """The one list item that names the option, with a box or a tag."""
+    items = [
+        place
+        for place, line in enumerate(document.lines)
+        if document.prose[place] and re.match(r"^\s*(?:[-*+]|\d+[.)])\s+\S", line) and mentions(line, wanted.words)
+    ]
+    if len(items) > 1:
+        items = [place for place in items if mentions(document.lines[place], wanted.values)] or [
+            place for place in items if BOX.match(document.lines[place])
+        ]
+    if len(items) != 1 or speaks_of_another_value(_item_text(document.lines[items[0]]), wanted):
+        return
+    line = document.lines[items[0]]
+    tag = _last(TAG, line) or re.search(rf"(?P<lead>(?:status|state)\s*[:=]\s*[*_`]*){WORD}", line, re.IGNORECASE)
+    box = BOX.match(line)
+    if tag is not None:
+        line = reworded(line, tag, state)
+        box = BOX.match(line)
+    if box is None:
+        if tag is not None:
+            yield Edit(items[0], line)
+        return
+    mark = "x" if state == "kept" else " "
+    rest = re.sub(r" — [\w ]+ \(r-\S+\)$", "", box["rest"]) if tag is None else box["rest"]
+    said = f" — {state} ({run})" if tag is None and state != "kept" else ""
+    yield Edit(items[0], f"{box['lead']}{mark}{rest}{said}{box['end']}")
+
+
+def _item_text(line: str) -> str:
+    return re.sub(r"^\s*(?:[-*+]|\d+[.)])\s+(?:\[[ xX]\]\s+)?", "", line)
+
+
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    found = None
+    for found in pattern.finditer(text.rstrip("\r\n")):  # noqa: B007 - the last one is what is wanted
+        pass
+    return found
+
+
+def _cells(document: Outline, place: int) -> list[str]:
+    line = document.lines[place]
+    if not document.prose[place] or "|" not in line:
+        return []
+    return re.split(r"(?<!\\)\|", line.strip().strip("|")) if line.strip() != "|" else []
+
+
+def _is_rule(document: Outline, place: int) -> bool:
+    return (
+        document.prose[place]
+        and re.match(r"^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$", document.lines[place]) is not None
+    )
+
+
+def _rows(document: Outline, start: int) -> Iterator[tuple[int, list[str]]]:
+    for place in range(start, len(document.lines)):
+        cells = _cells(document, place)
+        if not cells:
+            return
+        yield place, cells
