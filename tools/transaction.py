@@ -131,6 +131,8 @@ class Writer:
         self._timeout = timeout
         self._clock = clock
         self._path: str | None = None
+        self._turn = threading.Lock()
+        self._ended: set[str] = set()
 
     def lease(self, holder: str, ttl: float) -> Grant:
         """Take, or take again, the right to write.
@@ -255,7 +257,9 @@ class Writer:
             HelperRefused: `failed` (the restart did not succeed), `overdue` or `not_open` (the watchdog has taken or
                 takes the change back), `fenced`, `lease_expired`, `out_of_order`.
         """
-        return _known(self._call("step", patience=self._restarting, token=token, transaction=transaction, step=step))
+        with self._turn:
+            answer = self._call("step", patience=self._restarting, token=token, transaction=transaction, step=step)
+        return _known(answer)
 
     def renew(self, token: int, transaction: str | None = None) -> None:
         """Let the lease, and the watchdog of a transaction, run their full time again.
@@ -271,7 +275,10 @@ class Writer:
         Raises:
             HelperRefused: `incomplete`, `overdue`, `not_open`, `fenced`, `lease_expired`.
         """
-        return _known(self._call("commit", token=token, transaction=transaction))
+        with self._turn:
+            answer = self._call("commit", token=token, transaction=transaction)
+            self._ended.add(transaction)
+        return _known(answer)
 
     def undo(self, token: int, transaction: str) -> Execution:
         """Take a transaction back: the script's bytes, and the process wherever it may have seen the change.
@@ -282,7 +289,10 @@ class Writer:
             HelperRefused: `foreign_edit` (the script is neither the old nor the new one; nothing was overwritten),
                 `undo_failed` (may be tried again), `not_open` (committed or abandoned), `fenced`.
         """
-        return _known(self._call("undo", patience=2 * self._restarting, token=token, transaction=transaction))
+        with self._turn:
+            answer = self._call("undo", patience=2 * self._restarting, token=token, transaction=transaction)
+            self._ended.add(transaction)
+        return _known(answer)
 
     def abandon(self, token: int, transaction: str, *, by: str, reason: str) -> Execution:
         """A person settles a transaction whose undo failed; nothing is touched.
@@ -309,7 +319,8 @@ class Writer:
             every: The watchdog's time in seconds; it is renewed three times as often.
 
         A renewal that is refused means lost at once; one that is not answered is tried again, and means lost when the
-        last success is as long ago as the watchdog waits.
+        last success is as long ago as the watchdog waits. A step, a commit or an undo of this writer is itself a sign
+        of life and is waited for, however long it takes; after the latter two nothing is renewed any more.
         """
         pulse, stop = Heartbeat(), threading.Event()
 
@@ -317,20 +328,26 @@ class Writer:
             last = self._clock()
             try:
                 while pulse.lost is None and not stop.wait(every / 3):
-                    sent = self._clock()
+                    if not self._turn.acquire(blocking=False):
+                        self._turn.acquire()
+                        last = self._clock()
                     try:
+                        if transaction in self._ended:
+                            return
+                        sent = self._clock()
                         self._call("renew", limit=every, token=token, transaction=transaction)
+                        last, pulse.trouble = sent, None
                     except HelperRefused as refusal:
                         pulse.lost = f"{refusal.kind}: {refusal.said}"
                     except PrudentError as error:
                         pulse.trouble = str(error)
                         if self._clock() - last >= every:
                             pulse.lost = f"not renewed for {every:g} s: {error}"
-                    else:
-                        last, pulse.trouble = sent, None
-            finally:
-                if not stop.is_set() and pulse.lost is None:
-                    pulse.lost = "the heartbeat itself broke"
+                    finally:
+                        self._turn.release()
+            except BaseException as error:
+                pulse.lost = f"the heartbeat itself broke: {error!r}"
+                raise
 
         thread = threading.Thread(target=beat, name=f"heartbeat {transaction}", daemon=True)
         thread.start()

@@ -1,0 +1,424 @@
+"""One worker as a whole: its host, script, service and engine; questions to it, and starts that are followed."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Literal, NamedTuple
+from urllib.parse import urlsplit
+
+from agent.domain import Approval, Change, Check, Execution, Forecast, Knob, Phase, Plan, Process, Reading, Setting
+from agent.errors import EditRefused, HostError, NoAnswer, UnreadableScript, WorkerDown
+from tools import probe
+from tools.engines import sglang_info, sglang_log
+from tools.engines.catalogue import canonical, spellings
+from tools.engines.facts import StartupFacts
+from tools.engines.log_lines import lines_of
+from tools.engines.sglang_memory import forecast
+from tools.host import Host
+from tools.serve_script.edit import Intent, diff, plan_edit, value_of
+from tools.serve_script.launches import Target
+from tools.serve_script.prove import prove
+from tools.service import Progress, ServiceSpec, Waited, wait_ready
+from tools.transaction import Heartbeat, Observation, Writer
+
+TAIL_OF_A_LOG = 4 * 1024 * 1024
+"""Bytes of a log that hold its last start: a recorded start with prefill capture and debug output takes 0.1 MB."""
+LEASE_SECONDS = 60.0
+"""How long a lease lasts that is taken to settle a run; the work on it renews it."""
+QUESTION_SECONDS = 20.0
+"""Limit for one question to the engine; a health check that generates takes a second or two."""
+
+Tell = Callable[[str, float | None], None]
+
+
+class Snapshot(NamedTuple):
+    """A worker at one moment."""
+
+    script: bytes
+    """The launch file."""
+    script_sha256: str
+    """Its hash."""
+    process: Process
+    """The main process, with the variables that knobs are read from."""
+    version: str | None
+    """The engine's version."""
+    in_force: Mapping[str, str]
+    """Values in force by knob name: flags as the engine reports them, variables as the process has them."""
+    facts: StartupFacts | None
+    """The last start, from the log."""
+    execution: Execution | None
+    """The newest transaction on this worker."""
+    holder: str | None
+    """Who holds the worker's lease."""
+
+
+class Written(NamedTuple):
+    """A knob's value in the script."""
+
+    value: str | None
+    """Its text; None: absent; empty: a switch flag without a value."""
+    spelling: str
+    """How it is spelled there, or should be."""
+    place: str
+    """Where, for people."""
+
+
+class Edited(NamedTuple):
+    """The edit of a script, before anything is written."""
+
+    content: bytes
+    sha256: str
+    diff: str
+    """Unified, secrets masked."""
+    explanation: str
+    intents: tuple[Intent, ...]
+    """What it means to change, for the proof."""
+
+
+class RunTransaction:
+    """The one transaction of a run: the writer with the run's lease, taken again where this process has none yet."""
+
+    def __init__(self, writer: Writer, run: str) -> None:
+        """Take the writer and the run, whose id is the transaction's and the lease holder's too."""
+        self._writer = writer
+        self._run = run
+        self._token: int | None = None
+        self._ttl = LEASE_SECONDS
+
+    def status(self) -> Execution | None:
+        """What the host's journal says; None: never opened."""
+        return self._writer.status(self._run)
+
+    def take(self, ttl: float) -> None:
+        """Take the lease for so many seconds.
+
+        Raises:
+            RunInFlight: another run holds it.
+        """
+        self._ttl = ttl
+        self._token = self._writer.lease(self._run, ttl).token
+
+    def open(self, plan: Plan, approval: Approval, content: bytes, *, now: datetime) -> Execution:
+        """Spend the approval; see `Writer.open`."""
+        return self._writer.open(self._held, self._run, plan, approval, content, now=now)
+
+    def step(self, step: str) -> Execution:
+        """Carry out one step; see `Writer.step`."""
+        return self._writer.step(self._held, self._run, step)
+
+    def commit(self) -> Execution:
+        """Keep the change; a commit that was done already is found in the journal."""
+        done = self.status()
+        if done is not None and done.state == "committed":
+            return done
+        return self._writer.commit(self._held, self._run)
+
+    def undo(self) -> Execution:
+        """Take the change back; see `Writer.undo`."""
+        return self._writer.undo(self._held, self._run)
+
+    def release(self) -> None:
+        """Give the lease back, where this process has it."""
+        if self._token is not None:
+            self._writer.release(self._token)
+            self._token = None
+
+    def heartbeat(self, every: float, *, opened: bool = True) -> AbstractContextManager[Heartbeat]:
+        """Renew the lease, and the watchdog once a transaction is open, while a block runs."""
+        return self._writer.heartbeat(self._held, self._run if opened else None, every=every)
+
+    @property
+    def _held(self) -> int:
+        if self._token is None:
+            self.take(self._ttl)
+        assert self._token is not None
+        return self._token
+
+
+class Worker:
+    """A worker on a host.
+
+    Args:
+        name: Its name in the settings.
+        host: Its machine.
+        engine: What it runs.
+        script: Absolute path of the launch file.
+        log: Absolute path of its log.
+        control: Where it answers.
+        entry: Where its users send requests.
+        service: What restarts it.
+        knobs: The engine's catalogue.
+        version: The engine's version, where the settings say it.
+        clock: Seconds that only go forward.
+        sleep: Lets seconds pass.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        host: Host,
+        *,
+        engine: Literal["sglang"],
+        script: str,
+        log: str,
+        control: str,
+        entry: str,
+        service: ServiceSpec,
+        knobs: Sequence[Knob],
+        version: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.name = name
+        self.host = host
+        self.control = control
+        self.entry = entry
+        self.writer = Writer(host, name, script, service)
+        self._engine = engine
+        self._script = script
+        self._log = log
+        self._knobs = tuple(knobs)
+        self._version = version
+        self._clock = clock
+        self._sleep = sleep
+        self._transactions: dict[str, RunTransaction] = {}
+
+    def transaction(self, run: str) -> RunTransaction:
+        """The transaction of a run; the same object while this process lives, because it holds the lease."""
+        return self._transactions.setdefault(run, RunTransaction(self.writer, run))
+
+    def rest(self, seconds: float) -> None:
+        """Let time pass between two looks."""
+        self._sleep(seconds)
+
+    # ------------------------------------------------------------------------------------------------ questions
+
+    def script(self) -> bytes:
+        """The launch file's bytes.
+
+        Raises:
+            UnreadableScript: it cannot be read.
+        """
+        try:
+            return self.host.read(self._script)
+        except NoAnswer:
+            raise
+        except HostError as error:
+            raise UnreadableScript(
+                f"{self.host.name}: the serve script {self._script} cannot be read: {error.said.strip()}.",
+                "Check the path in prudent.toml and its permissions; nothing was touched.",
+            ) from error
+
+    def observe(self) -> Observation:
+        """The host's view: script hash, main process, listener, transaction and lease."""
+        variables = [knob.name for knob in self._knobs if knob.kind == "env"]
+        return self.writer.observe(environ_names=variables, port=self._port)
+
+    def info(self) -> Mapping[str, object]:
+        """The engine's own account of itself.
+
+        Raises:
+            WorkerDown: it does not answer, or not with JSON.
+        """
+        url = f"{self.control}/server_info"
+        try:
+            answer = self.host.http("GET", url, timeout=QUESTION_SECONDS)
+            document = json.loads(answer.body) if answer.status == 200 else None
+        except (HostError, ValueError) as error:
+            raise self._down(f"{url} gives no answer: {error}") from error
+        if not isinstance(document, dict):
+            raise self._down(f"{url} answers {answer.status}")
+        return document
+
+    def facts(self, version: str | None = None) -> StartupFacts | None:
+        """The last start in the log; None where the log cannot be read or holds none."""
+        try:
+            text = self.host.read(self._log, tail=TAIL_OF_A_LOG)
+        except HostError:
+            return None
+        return sglang_log.read_log(lines_of(io.BytesIO(text)), version=version or self._version).facts
+
+    def snapshot(self) -> Snapshot:
+        """Everything at once, each part read from where it is true.
+
+        Raises:
+            UnreadableScript: the launch file cannot be read.
+            WorkerDown: no process, no listener, or no answer.
+        """
+        script = self.script()
+        seen = self.observe()
+        if seen.process is None:
+            raise self._down(seen.process_problem or "the service has no main process")
+        info = self.info()
+        version = sglang_info.version(info) or self._version
+        facts = self.facts(version)
+        return Snapshot(
+            script=script,
+            script_sha256=hashlib.sha256(script).hexdigest(),
+            process=seen.process,
+            version=version,
+            in_force=self._in_force(info, seen.process, facts),
+            facts=facts,
+            execution=seen.execution,
+            holder=seen.holder,
+        )
+
+    def value_in(self, script: bytes, knob: Knob, version: str | None) -> Written:
+        """A knob's value in a launch file, and the spelling to use."""
+        preferred = spellings(knob, version)
+        every = tuple(dict.fromkeys((*preferred, *(spelling.text for spelling in knob.spellings))))
+        found = value_of(script, path=self._script, kind=knob.kind, names=every, target=self._target)
+        return Written(found.value, found.spelling or preferred[0], found.sentence)
+
+    def live_requests(self) -> int | None:
+        """Requests in flight; None: could not be counted."""
+        return probe.live_requests(self.host, base_url=self.control, limit_seconds=QUESTION_SECONDS)
+
+    def forecast(self, change: Change, *, floor_gb: float | None, start_seconds: Sequence[float]) -> Forecast:
+        """What a change costs, from this worker's own last start."""
+        snapshot = self.snapshot()
+        if snapshot.facts is None:
+            why = f"the log {self._log} holds no start to forecast from; the checks after the start decide"
+            return Forecast(rows=(), free_after_capture=None, restart_seconds=None, fits="unsure", why=why)
+        wanted = {setting.knob: setting.new for setting in change.settings}
+        return forecast(
+            facts=snapshot.facts, history=(), change=wanted, floor_gb=floor_gb or 0.0, start_seconds=start_seconds
+        )
+
+    def edit(self, script: bytes, change: Change) -> Edited:
+        """The edit that carries a change out; nothing is written.
+
+        Raises:
+            AmbiguousLaunch: the script starts several servers.
+            EditRefused: it cannot be edited safely; the reason names the line.
+        """
+        content, told, intents = script, [], []
+        for setting in change.settings:
+            knob = next(knob for knob in self._knobs if knob.name == setting.knob)
+            names = (setting.spelling, *(s.text for s in knob.spellings if s.text != setting.spelling))
+            edit = plan_edit(
+                content,
+                path=self._script,
+                kind=setting.kind,
+                names=names,
+                operation=_operation(setting),
+                value=setting.new or None,
+                target=self._target,
+            )
+            content = edit.content
+            told += [edit.explanation, *edit.notes]
+            intents.append(edit.intent)
+        shown = diff(script, content, self._script)
+        return Edited(content, hashlib.sha256(content).hexdigest(), shown, " ".join(told), tuple(intents))
+
+    def prove(self, script: bytes, edited: Edited) -> str:
+        """Execute the script before and after the edit with stubbed programs, and say what that showed.
+
+        Raises:
+            EditRefused: it shows a difference that was not intended.
+        """
+        proof = prove(script, edited.content, path=self._script, intended=edited.intents[-1])
+        if proof.outcome in {"other-difference", "no-effect", "does-not-parse"}:
+            raise EditRefused(
+                f"Executed, the edited script does not do what was meant. {proof.how}",
+                "Edit it by hand; nothing was touched.",
+            )
+        return proof.how if proof.proven else f"UNPROVEN: {proof.how}"
+
+    # ------------------------------------------------------------------------------------------------- starts
+
+    def follow_start(self, started: Process, *, limit_seconds: float, tell: Tell) -> Waited:
+        """Wait until the process that was started serves, dies, or runs out of time."""
+
+        def progress() -> Progress:
+            facts = self.facts()
+            seen = self.observe()
+            ours = seen.listener is not None and seen.listener.relation in {"main", "descendant"}
+            says = "starting" if facts is None else _how_far(facts)
+            return Progress(ready=ours and facts is not None and facts.ready and self._answers(), says=says)
+
+        return wait_ready(
+            started.identity,
+            main=self.writer.main,
+            progress=progress,
+            deadline=limit_seconds,
+            patience=limit_seconds,
+            clock=self._clock,
+            sleep=self._sleep,
+            tell=lambda says: tell(says, None),
+        )
+
+    def check(self, check: Check, *, phase: Phase, seed: int, limit_seconds: float, tell: Tell) -> tuple[Reading, ...]:
+        """Send the load of one check from the worker's host and read what comes back."""
+        return probe.run_check(
+            self.host,
+            base_url=self.control,
+            check=check,
+            phase=phase,
+            seed=seed,
+            limit_seconds=limit_seconds,
+            tell=tell,
+        )
+
+    def through_entry(self, phase: Phase, limit_seconds: float) -> Reading:
+        """One request as a user would send it."""
+        return probe.canary(self.host, base_url=self.entry, phase=phase, limit_seconds=limit_seconds)
+
+    # ------------------------------------------------------------------------------------------------- inside
+
+    @property
+    def _port(self) -> int:
+        parts = urlsplit(self.control)
+        return parts.port or (443 if parts.scheme == "https" else 80)
+
+    @property
+    def _target(self) -> Target | None:
+        return None
+
+    def _answers(self) -> bool:
+        try:
+            self.info()
+        except WorkerDown:
+            return False
+        return True
+
+    def _down(self, why: str) -> WorkerDown:
+        return WorkerDown(
+            f"Worker {self.name} is down: {why}.",
+            "Start it and see that it serves, then ask again; nothing was touched.",
+        )
+
+    def _in_force(self, info: Mapping[str, object], process: Process, facts: StartupFacts | None) -> dict[str, str]:
+        values = sglang_info.effective(info, self._knobs, facts=facts)
+        for knob in self._knobs:
+            if knob.kind == "env" and knob.name in process.environ:
+                values[knob.name] = canonical(knob, process.environ[knob.name])
+        return values
+
+
+def _operation(setting: Setting) -> Literal["set", "add", "unset"]:
+    if setting.new is None:
+        return "unset"
+    return "add" if setting.old is None else "set"
+
+
+def _how_far(facts: StartupFacts) -> str:
+    """How far a start has come, in a few words."""
+    if facts.ready:
+        return "ready"
+    if facts.free_after_capture_gb is not None:
+        return "captured, opening its port"
+    open_capture = next((capture for capture in facts.captures if capture.gb is None), None)
+    if open_capture is not None:
+        return f"capturing {open_capture.phase} graphs: {len(open_capture.steps)} of {len(open_capture.sizes)}"
+    if facts.kv_tokens is not None or facts.free_after_pool_gb is not None:
+        return "KV pool allocated"
+    if facts.free_after_weights_gb is not None:
+        return "weights loaded"
+    return "loading"
