@@ -10,6 +10,7 @@
       HostError              the host did not do what it was asked: host, command, status, and what it said
         NoAnswer             nobody knows whether it was done: never success, and for a change never tried again blindly
         HelperRefused        the helper on the host said no, with the kind of refusal
+      Stopped                the operator wants to end the run; what was begun is taken back
       ModelSlip              the model's answer cannot be used: goes back to it as advice, then to the rules
 
 Anything else is a bug and shows its traceback.
@@ -173,6 +174,10 @@ class HelperRefused(HostError):
     def __init__(self, host: str, command: Sequence[str], kind: str, said: str) -> None:
         super().__init__(host, command, 1, said)
         self.kind = kind
+
+
+class Stopped(PrudentError):
+    """Somebody asked to stop while something took long; the law treats what is missing as missing."""
 
 
 class ModelSlip(PrudentError):

@@ -1,0 +1,199 @@
+"""Settings -> concrete parts: the one place of the product where promises meet what keeps them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.sqlite import SqliteSaver
+
+from agent import domain
+from agent.graph import Run, build
+from agent.reasoning.fallback import Fallback
+from agent.reasoning.openai_chat import OpenAIChat
+from agent.reasoning.reasoner import Reasoner
+from agent.reasoning.rules import Rules
+from agent.settings import Settings, WorkerSettings
+from agent.state import Parts, RunState, Stop
+from memory.incidents import incidents
+from memory.sqlite import SqliteStore
+from memory.store import Owner, Store
+from policies.load import load as load_policy
+from tools.engines.catalogue import knobs
+from tools.host import Host
+from tools.local import LocalHost
+from tools.service import ServiceSpec
+from tools.worker import Worker
+
+
+class Assembly(NamedTuple):
+    """Everything that a door needs to carry runs of one worker."""
+
+    store: Store
+    """Runs and records."""
+    parts: Parts
+    """What the nodes are handed."""
+    graph: Run
+    """The graph with its checkpoints."""
+
+    def resumption(self, run: str) -> RunState | None:
+        """How a run whose owner died goes on: from a checkpoint (None), or from the start where there is none.
+
+        Without a valid approval a run is only ended or undone; one that is carried forward needs it still to be valid.
+        """
+        config: RunnableConfig = {"configurable": {"thread_id": run}}
+        snapshot = self.graph.get_state(config)
+        row = self.store.run(run)
+        assert row is not None
+        if not self._may_go_on(snapshot.values):
+            self.parts.stop.why = "left by its owner, whose process is gone,"
+            self.parts.stop.asked.set()
+        return None if snapshot.values else {"request": row.request}
+
+    def _may_go_on(self, values: Mapping[str, Any]) -> bool:
+        plan = values.get("plan")
+        if "verdict" in values:
+            return True
+        if not isinstance(plan, domain.Plan):
+            return False
+        decision = self.store.decision(plan.run, plan.digest)
+        return decision is not None and self.parts.clock() < decision.expires
+
+
+@contextmanager
+def open_store(settings: Settings) -> Iterator[Store]:
+    """Open the store of the settings, and close it again.
+
+    Raises:
+        StoreUnusable: it is damaged, locked, too new, or not to be written.
+    """
+    with closing(SqliteStore(Path(settings.store.path))) as store:
+        yield store
+
+
+@contextmanager
+def assemble(
+    settings: Settings,
+    name: str,
+    *,
+    environ: Mapping[str, str],
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    seed: int | None = None,
+) -> Iterator[Assembly]:
+    """Put the parts for one worker together.
+
+    Args:
+        settings: The settings.
+        name: The worker.
+        environ: Where the model's key is looked up.
+        clock: The time, with its zone.
+        seed: Seeds the load; None: something new each time, so that caches of the worker cannot answer.
+
+    Raises:
+        UnknownWorker: there is none of that name.
+        BadSettings: the worker's policy cannot be used.
+        StoreUnusable: the state database cannot be used.
+    """
+    _, chosen = settings.worker(name)
+    policy = load_policy(chosen.policy)
+    catalogue = knobs(chosen.engine)
+    with open_store(settings) as store, _checkpoints(Path(settings.store.path)) as checkpoints:
+        parts = Parts(
+            name=name,
+            settings=chosen,
+            worker=_worker(name, chosen, catalogue, _host(chosen)),
+            store=store,
+            reasoner=_reasoner(settings, environ),
+            rules=Rules(),
+            policy=policy,
+            knobs=catalogue,
+            incidents=incidents(),
+            owner=owner_here(),
+            clock=clock,
+            seed=zlib.crc32(os.urandom(8)) if seed is None else seed,
+            stop=Stop(),
+        )
+        yield Assembly(store, parts, build(checkpoints))
+
+
+def owner_here() -> Owner:
+    """This process."""
+    pid = os.getpid()
+    ticks = _start_ticks(pid)
+    assert ticks is not None
+    return Owner(host=platform.node(), boot_id=_boot_id(), pid=pid, start_ticks=ticks)
+
+
+def owner_lives(owner: Owner) -> bool:
+    """Whether an owner's process is still there; one on another machine is taken to be alive."""
+    if owner.host != platform.node():
+        return True
+    return owner.boot_id == _boot_id() and _start_ticks(owner.pid) == owner.start_ticks
+
+
+def _host(worker: WorkerSettings) -> Host:
+    return LocalHost(Path(worker.directory))
+
+
+def _worker(name: str, worker: WorkerSettings, catalogue: tuple[domain.Knob, ...], host: Host) -> Worker:
+    return Worker(
+        name,
+        host,
+        engine=worker.engine,
+        script=worker.script,
+        log=worker.log,
+        control=worker.control.rstrip("/"),
+        entry=(worker.entry or worker.control).rstrip("/"),
+        service=ServiceSpec(restart=worker.service.restart, pid=worker.service.pid),
+        knobs=catalogue,
+        version=worker.version,
+    )
+
+
+def _reasoner(settings: Settings, environ: Mapping[str, str]) -> Reasoner:
+    """The model with the rules behind it, or the rules alone."""
+    if settings.reasoner is None:
+        return Rules()
+    wanted = settings.reasoner
+    key = environ.get(wanted.api_key_env or "", "") or "none"
+    model = OpenAIChat.connect(
+        base_url=wanted.base_url, model=wanted.model, api_key=key, timeout=wanted.timeout_seconds
+    )
+    return Fallback(model, Rules())
+
+
+@contextmanager
+def _checkpoints(path: Path) -> Iterator[SqliteSaver]:
+    """LangGraph's checkpoints in the store's own file; only nouns of ours are read back from it."""
+    nouns = [
+        (domain.__name__, kind.__name__)
+        for kind in vars(domain).values()
+        if isinstance(kind, type) and issubclass(kind, domain.Noun)
+    ]
+    with closing(sqlite3.connect(path, check_same_thread=False, timeout=30.0)) as connection:
+        connection.execute("PRAGMA synchronous=FULL")
+        saver = SqliteSaver(connection, serde=JsonPlusSerializer(allowed_msgpack_modules=nouns))
+        saver.setup()
+        yield saver
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def _start_ticks(pid: int) -> int | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = text[text.rindex(")") + 2 :].split()
+    return None if fields[0] in "ZX" else int(fields[19])

@@ -1,0 +1,227 @@
+"""Approval -> Execution: the baseline first, then the steps, each through the helper on the host."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from langgraph.runtime import Runtime
+from langgraph.types import Command
+
+from agent.domain import Check, Execution, Phase, Plan, Reading, Verdict
+from agent.errors import (
+    ApprovalExpired,
+    ForeignApproval,
+    HostError,
+    NoAnswer,
+    Refused,
+    SpentApproval,
+    StaleState,
+    Stopped,
+    UsersOnWorker,
+)
+from agent.nodes.carried import refused, silent, stopped
+from agent.nodes.plan_verification import LIMIT_OF_A_CHECK_SECONDS
+from agent.nodes.startup import start_seconds
+from agent.state import Parts, RunState, Tell, stoppable, tell_of
+from policies.demands import baseline_checks
+from policies.judge import judge_baseline
+
+Exits = Command[Literal["verify", "roll_back", "record"]]
+
+
+def execute(state: RunState, runtime: Runtime[Parts]) -> Exits:
+    """Carry the plan out. Run again after a crash, it asks the host what was done and goes on from there."""
+    parts, tell = runtime.context, tell_of(runtime.stream_writer)
+    tell({"kind": "node", "text": "execute"})
+    plan = state["plan"]
+    parts.store.set_state(plan.run, "executing")
+    transaction = parts.worker.transaction(plan.run)
+    done = transaction.status()
+    if done is None:
+        if parts.stop.asked.is_set():
+            return Command(update={"verdict": stopped(parts)}, goto="record")
+        try:
+            _check_approval(state, parts)
+            transaction.take(plan.watchdog_seconds)
+            readings = _baseline(plan, parts, tell)
+        except Stopped:
+            return Command(update={"verdict": stopped(parts)}, goto="record")
+        except Refused as refusal:
+            return Command(update={"verdict": refused(refusal)}, goto="record")
+        except HostError as error:
+            return Command(update={"verdict": silent(error)}, goto="record")
+        noise = parts.store.noise(parts.name) or parts.policy.noise
+        unfit = _unfit(plan, readings, parts)
+        if unfit is not None:
+            return Command(update={"verdict": unfit, "readings": readings, "noise": noise}, goto="record")
+    else:
+        readings = tuple(parts.store.readings(plan.run, "baseline"))
+        noise = parts.store.noise(parts.name) or parts.policy.noise
+    update: dict[str, Any] = {"readings": readings, "noise": noise}
+    return _steps(state, done, update, parts, tell)
+
+
+def _steps(state: RunState, done: Execution | None, update: dict[str, Any], parts: Parts, tell: Tell) -> Exits:
+    """Open the transaction unless it is open, and take the steps that are not taken."""
+    plan, approval = state["plan"], state["approval"]
+    transaction = parts.worker.transaction(plan.run)
+    try:
+        if done is None:
+            _wait_for_users(plan, parts, tell)
+            content = parts.worker.edit(parts.worker.script(), plan.change).content
+            done = transaction.open(plan, approval, content, now=parts.clock())
+            parts.store.spend(plan.run, plan.digest)
+            tell({"kind": "step", "text": "backup taken, watchdog armed"})
+        elif done.state != "open" or parts.stop.asked.is_set():
+            return Command(update={**update, "execution": done, "verdict": _given_up(done, parts)}, goto="roll_back")
+        else:
+            transaction.take(plan.watchdog_seconds)
+    except Stopped:
+        return Command(update={**update, "verdict": stopped(parts)}, goto="record")
+    except Refused as refusal:
+        return Command(update={**update, "verdict": refused(refusal)}, goto="record")
+    except NoAnswer as error:
+        return Command(update={**update, "verdict": _unanswered(error)}, goto="roll_back")
+    except HostError as error:
+        return Command(update={**update, "verdict": silent(error)}, goto="record")
+    with transaction.heartbeat(plan.watchdog_seconds) as pulse:
+        for step in plan.steps:
+            if parts.stop.asked.is_set():
+                return Command(
+                    update={**update, "execution": done, "verdict": _given_up(done, parts)}, goto="roll_back"
+                )
+            tell({"kind": "step", "text": step.what})
+            try:
+                done = transaction.step(step.id)
+            except StaleState as moved:
+                verdict = refused(moved).model_copy(update={"state": "unknown"})
+                return Command(update={**update, "execution": done, "verdict": verdict}, goto="roll_back")
+            except (Refused, HostError) as error:
+                said = pulse.lost or str(error)
+                failed = (transaction.status() or done).model_copy(update={"problem": said})
+                return Command(update={**update, "execution": failed}, goto="verify")
+    return Command(update={**update, "execution": done}, goto="verify")
+
+
+def _check_approval(state: RunState, parts: Parts) -> None:
+    """The approval must be a yes to this very plan, in time and unspent; the helper on the host checks it again."""
+    plan, approval = state["plan"], state["approval"]
+    if approval.decision != "approve" or approval.digest != plan.digest or approval.run != plan.run:
+        raise ForeignApproval("The approval is not for this plan.", f"Read the plan with prudent show {plan.run}.")
+    if parts.clock() > approval.expires:
+        raise ApprovalExpired(
+            f"The approval ran out at {approval.expires:%H:%M:%S} UTC.",
+            "Ask again; a new plan is made from the worker as it is then.",
+        )
+    if parts.store.is_spent(plan.run, plan.digest):
+        raise SpentApproval("The approval has been used.", "Ask again for a new plan.")
+
+
+def _baseline(plan: Plan, parts: Parts, tell: Tell) -> tuple[Reading, ...]:
+    """Measure the worker as it is, just before the change; what was measured before a crash is not measured again."""
+    snapshot = parts.worker.snapshot()
+    expected = plan.steps[0].before
+    if snapshot.script_sha256 != expected.script_sha256 or snapshot.process.identity != expected.process:
+        what = "script" if snapshot.script_sha256 != expected.script_sha256 else "process"
+        raise StaleState(
+            f"The worker's {what} is not the one that the plan was made for.",
+            "Ask again: the plan has to be made anew for what is there now.",
+        )
+    kept = tuple(parts.store.readings(plan.run, "baseline"))
+    if kept:
+        return kept
+    readings = [start_seconds(snapshot, "baseline", parts)]
+    with parts.worker.transaction(plan.run).heartbeat(plan.watchdog_seconds, opened=False):
+        for number, check in enumerate(baseline_checks(parts.policy, plan.checks)):
+            readings += measure(check, "baseline", parts.seed + number, parts, tell)
+    parts.store.keep_readings(plan.run, readings)
+    return tuple(readings)
+
+
+def measure(check: Check, phase: Phase, seed: int, parts: Parts, tell: Tell) -> tuple[Reading, ...]:
+    """Run one check and say what it found."""
+    at = ", ".join(map(str, check.concurrency))
+    tell({"kind": "check", "text": f"{phase}: {check.name} at {at} in flight"})
+    or_stop = stoppable(tell, parts.stop)
+    readings = parts.worker.check(
+        check,
+        phase=phase,
+        seed=seed,
+        limit_seconds=LIMIT_OF_A_CHECK_SECONDS,
+        tell=lambda text, share: or_stop({"kind": "progress", "text": f"{phase}: {text}", "share": share}),
+    )
+    for reading in readings:
+        tell({"kind": "reading", "text": f"{phase}: {said(reading)}"})
+    return readings
+
+
+def said(reading: Reading) -> str:
+    """A reading for people: the number where it is a rate, and what the probe says about it."""
+    if reading.value is None:
+        return f"{reading.metric.replace('_', ' ')}: no data, {reading.no_data}"
+    if reading.concurrency is not None and reading.bad is None:
+        return f"{reading.value:.0f} {reading.unit} at {reading.concurrency} in flight; {reading.detail}"
+    return reading.detail or f"{reading.metric.replace('_', ' ')}: {reading.value:g} {reading.unit}".strip()
+
+
+def _unfit(plan: Plan, readings: tuple[Reading, ...], parts: Parts) -> Verdict | None:
+    """A baseline that is broken, or that there is none of, ends the run before the first write."""
+    judged = judge_baseline(plan.criteria, readings, baseline_checks(parts.policy, plan.checks))
+    if judged.decision == "proceed":
+        return None
+    if judged.decision == "refused":
+        return Verdict(
+            decision="refused",
+            state="untouched",
+            why=judged.why,
+            findings=judged.findings,
+            decided_by=judged.decided_by,
+            refusal="CorruptBaseline",
+            remedy="Mend the worker first; after a change nobody could tell whose fault it is.",
+        )
+    return Verdict(
+        decision="deferred",
+        state="untouched",
+        why=judged.why,
+        findings=judged.findings,
+        decided_by=judged.decided_by,
+        remedy="See why the baseline could not be measured, then ask again.",
+    )
+
+
+def _wait_for_users(plan: Plan, parts: Parts, tell: Tell) -> None:
+    """Give the users on the worker time to finish; beyond that the run gives way to them."""
+    users = parts.policy.users
+    begun = parts.clock()
+    while True:
+        live = parts.worker.live_requests()
+        if live is not None and live <= users.at_most:
+            return
+        waited = (parts.clock() - begun).total_seconds()
+        if waited >= users.wait_seconds:
+            count = "an unknown number of" if live is None else str(live)
+            raise UsersOnWorker(
+                f"{count} requests are still in flight on worker {plan.worker} after {waited:.0f} s.",
+                "Drain it or come back when it is quiet; nothing was touched.",
+            )
+        stoppable(tell, parts.stop)(
+            {"kind": "progress", "text": f"waiting for users: {live if live is not None else '?'} in flight"}
+        )
+        parts.worker.rest(1.0)
+
+
+def _given_up(done: Execution, parts: Parts) -> Verdict:
+    if parts.stop.asked.is_set():
+        why = f"The run was {parts.stop.why} with the change begun."
+    else:
+        why = f"The host took the change back before it was verified (transaction {done.state.replace('_', ' ')})."
+    return Verdict(decision="deferred", state="unknown", why=why, remedy="Ask again when it suits.")
+
+
+def _unanswered(error: NoAnswer) -> Verdict:
+    return Verdict(
+        decision="deferred",
+        state="unknown",
+        why=f"The host did not say whether the transaction was opened: {error}",
+        remedy="Look at the host, then ask again.",
+    )

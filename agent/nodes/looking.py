@@ -1,0 +1,157 @@
+"""The read-only tools that a reasoner may use, and the facts that every change is weighed with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from agent.domain import Evidence, Knob
+from agent.errors import HostError, Refused, RunInFlight
+from agent.nodes.notebook import Notebook
+from agent.reasoning.reasoner import Tool
+from agent.state import Parts
+from tools.engines.catalogue import in_force
+from tools.engines.facts import StartupFacts
+from tools.worker import Snapshot
+
+_KNOBS = {
+    "type": "object",
+    "properties": {
+        "knobs": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Canonical names; empty: all that are set.",
+        }
+    },
+}
+_NOTHING = {"type": "object", "properties": {}}
+
+
+def tools_for(parts: Parts, notebook: Notebook) -> tuple[Tool, ...]:
+    """The tools; what they find goes into the notebook, so that an answer can cite it."""
+
+    def guarded(
+        look: Callable[[Mapping[str, Any]], Sequence[Evidence]],
+    ) -> Callable[[Mapping[str, Any]], Sequence[Evidence]]:
+        def ask(arguments: Mapping[str, Any]) -> Sequence[Evidence]:
+            try:
+                return look(arguments)
+            except (Refused, HostError) as problem:
+                return [notebook.note(f"could not be read: {problem}", parts.worker.host.name)]
+
+        return ask
+
+    def effective_values(arguments: Mapping[str, Any]) -> Sequence[Evidence]:
+        return _values(parts.worker.snapshot(), parts, notebook, _wanted(arguments, parts.knobs))
+
+    def serve_script(arguments: Mapping[str, Any]) -> Sequence[Evidence]:
+        script = parts.worker.script()
+        return _written(script, None, parts, notebook, _wanted(arguments, parts.knobs))
+
+    def history(_: Mapping[str, Any]) -> Sequence[Evidence]:
+        return [
+            notebook.note(
+                f"run {record.run} on {record.at:%Y-%m-%d}: "
+                f"{record.change.summary if record.change else record.request.text}: {record.verdict.decision}, "
+                f"worker {record.verdict.state}",
+                f"record {record.seq}",
+                tainted=True,
+            )
+            for record in parts.store.records(worker=parts.name, limit=10)
+        ]
+
+    def startup_log(_: Mapping[str, Any]) -> Sequence[Evidence]:
+        return started(parts.worker.facts(), parts, notebook)
+
+    return (
+        Tool("effective_values", "Values in force on the live worker.", _KNOBS, guarded(effective_values)),
+        Tool("serve_script", "Values that stand in the worker's launch script.", _KNOBS, guarded(serve_script)),
+        Tool("history", "What Prudent changed on this worker before.", _NOTHING, guarded(history)),
+        Tool("startup_log", "What the worker's last start said about its memory.", _NOTHING, guarded(startup_log)),
+    )
+
+
+def observe(snapshot: Snapshot, parts: Parts, notebook: Notebook) -> None:
+    """Write down what the worker is before a change is weighed.
+
+    Raises:
+        RunInFlight: another run holds the worker, or one was never settled.
+    """
+    held = snapshot.execution
+    if held is not None and held.state in {"open", "undo_failed"}:
+        raise RunInFlight(
+            f"Run {held.transaction} is not settled on worker {parts.name} ({held.state.replace('_', ' ')}).",
+            f"Settle it first with: prudent resume {held.transaction}",
+        )
+    if snapshot.holder is not None:
+        raise RunInFlight(
+            f"Run {snapshot.holder} is at work on worker {parts.name}.", "Wait for it; prudent history shows it."
+        )
+    control = parts.settings.control
+    notebook.note(f"engine version {snapshot.version}", f"{control}/server_info")
+    notebook.note(f"main process {snapshot.process.pid}", parts.worker.host.name)
+    named = tuple(knob for knob in parts.knobs if knob.name in snapshot.in_force)
+    _values(snapshot, parts, notebook, tuple(knob for knob in named if knob.words))
+    started(snapshot.facts, parts, notebook)
+
+
+def started(facts: StartupFacts | None, parts: Parts, notebook: Notebook) -> list[Evidence]:
+    """The last start's memory figures as evidence."""
+    if facts is None:
+        return [notebook.note("the log holds no start that can be read", parts.settings.log)]
+    found = []
+    decode = facts.decode_capture
+    if decode is not None and decode.gb is not None and decode.seconds is not None:
+        found.append(
+            f"decode graphs took {decode.gb:g} GB and {decode.seconds:g} s for {len(decode.sizes)} sizes "
+            f"up to {max(decode.sizes, default=0)}"
+        )
+    if facts.free_after_capture_gb is not None:
+        found.append(f"{facts.free_after_capture_gb:g} GB of GPU memory stayed free after capture")
+    if facts.max_total_tokens is not None:
+        found.append(f"the KV pool holds {facts.max_total_tokens} tokens")
+    if facts.weights_gb is not None:
+        found.append(f"weights took {facts.weights_gb:g} GB")
+    return [notebook.note(what, parts.settings.log, tainted=True) for what in found]
+
+
+def _values(snapshot: Snapshot, parts: Parts, notebook: Notebook, knobs: Sequence[Knob]) -> list[Evidence]:
+    found = []
+    for knob in knobs:
+        value = snapshot.in_force.get(knob.name)
+        called = f" ({knob.words[0]})" if knob.words else ""
+        source = (
+            f"environment of pid {snapshot.process.pid}"
+            if knob.kind == "env"
+            else f"{parts.settings.control}/server_info"
+        )
+        if value is None:
+            found.append(notebook.note(f"{knob.name}{called} is not reported by the engine", source))
+            continue
+        meaning = value
+        if knob.inverted and knob.words:
+            meaning = f"{value}, so the {knob.words[0]} is {'off' if value == 'on' else 'on'}"
+        unit = f" {knob.unit}" if knob.unit else ""
+        found.append(notebook.note(f"{knob.name}{called} in force: {meaning}{unit}", source))
+    return found
+
+
+def _written(
+    script: bytes, version: str | None, parts: Parts, notebook: Notebook, knobs: Sequence[Knob]
+) -> list[Evidence]:
+    found = []
+    for knob in knobs:
+        written = parts.worker.value_in(script, knob, version)
+        value = in_force(knob, written.value)
+        says = (
+            f"{knob.name} in the script: {value}" if written.value is not None else f"{knob.name} is not in the script"
+        )
+        found.append(notebook.note(says, written.place or parts.settings.script, tainted=True))
+    return found
+
+
+def _wanted(arguments: Mapping[str, Any], knobs: Sequence[Knob]) -> tuple[Knob, ...]:
+    names = arguments.get("knobs")
+    if not isinstance(names, list) or not names:
+        return tuple(knob for knob in knobs if knob.words)[:8]
+    return tuple(knob for knob in knobs if knob.name in names)

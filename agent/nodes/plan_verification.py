@@ -1,0 +1,154 @@
+"""Change, Risk, Forecast -> Plan: the edit, the steps with their undo, the checks, and when it is taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from langgraph.runtime import Runtime
+from langgraph.types import Command
+
+from agent.domain import Change, Check, Forecast, HostState, Knob, Plan, Reading, Step, Traffic
+from agent.nodes.carried import carried
+from agent.state import Parts, RunState, Tell
+from policies.demands import checks_for, criteria_for
+from tools.engines.catalogue import in_force
+from tools.worker import Snapshot
+
+LIMIT_OF_A_CHECK_SECONDS = 1800.0
+
+
+def plan_verification(state: RunState, runtime: Runtime[Parts]) -> Command[Literal["approve", "record"]]:
+    """Lay out everything that one approval covers."""
+    return carried(_plan_verification, state, runtime)
+
+
+def _plan_verification(state: RunState, parts: Parts, tell: Tell) -> Command[Literal["approve", "record"]]:
+    request, change = state["request"], state["change"]
+    precedents, risk, forecast = tuple(state.get("precedents", ())), state["risk"], state["forecast"]
+    snapshot = parts.worker.snapshot()
+    tell({"kind": "progress", "text": "proving the edit by executing it"})
+    edit = parts.worker.edit(snapshot.script, change)
+    proof = parts.worker.prove(snapshot.script, edit)
+    tell({"kind": "edit", "text": edit.explanation})
+    knobs = tuple(knob for knob in parts.knobs if knob.name in {s.knob for s in change.settings})
+    captured, running = _largest(snapshot, change)
+    checks = checks_for(
+        parts.policy, knobs=knobs, precedents=precedents, risk=risk, captured_max=captured, running_max=running
+    )
+    live = parts.worker.live_requests()
+    last_start = _last_start(snapshot, forecast)
+    plan = Plan(
+        run=request.run,
+        worker=parts.name,
+        host=parts.worker.host.name,
+        made_at=parts.clock(),
+        change=change,
+        diff=edit.diff,
+        edit_proof=proof,
+        backup_of=parts.settings.script,
+        new_script_sha256=edit.sha256,
+        risk=risk,
+        precedents=precedents,
+        forecast=forecast,
+        steps=_steps(request.run, change, snapshot, edit.sha256, parts, knobs),
+        checks=checks,
+        criteria=criteria_for(parts.policy, checks),
+        policy=parts.policy.label,
+        traffic=Traffic(live_requests=live, loses=_loses(live, forecast, parts), load=_load(checks)),
+        watchdog_seconds=parts.policy.times.watchdog_seconds(last_start),
+        approve_within_seconds=parts.policy.approve_within_seconds,
+    )
+    parts.store.offer_plan(plan)
+    return Command(update={"plan": plan}, goto="approve")
+
+
+def wanted_in_force(change: Change, knobs: Sequence[Knob]) -> dict[str, str]:
+    """The values that have to be in force after a change, where the script says them and not the engine's default."""
+    wanted = {}
+    for setting in change.settings:
+        knob = next(knob for knob in knobs if knob.name == setting.knob)
+        value = in_force(knob, setting.new)
+        if value is not None:
+            wanted[setting.knob] = value
+    return wanted
+
+
+def _steps(
+    run: str, change: Change, snapshot: Snapshot, sha256: str, parts: Parts, knobs: Sequence[Knob]
+) -> tuple[Step, ...]:
+    names = [setting.knob for setting in change.settings]
+    now = {name: snapshot.in_force[name] for name in names if name in snapshot.in_force}
+    process = snapshot.process.identity if snapshot.process else None
+    before = HostState(script_sha256=snapshot.script_sha256, process=process, effective=now)
+    return (
+        Step(
+            id=f"{run}-edit",
+            action="edit_script",
+            what=f"edit {parts.settings.script}: {change.summary}",
+            before=before,
+            after=HostState(script_sha256=sha256, process=process, effective=now),
+            undo="put the backup back, byte for byte",
+        ),
+        Step(
+            id=f"{run}-restart",
+            action="restart",
+            what=f"restart {parts.name} and wait until it is ready",
+            before=HostState(script_sha256=sha256, process=process, effective=now),
+            after=HostState(script_sha256=sha256, process=None, effective=wanted_in_force(change, knobs)),
+            undo="restart it with the backup in place",
+        ),
+    )
+
+
+def _largest(snapshot: Snapshot, change: Change) -> tuple[int | None, int | None]:
+    """The largest captured batch before or after the change, and the most requests that run at once after it."""
+    after = dict(snapshot.in_force)
+    for setting in change.settings:
+        if setting.new:
+            after[setting.knob] = setting.new
+    captured = [_whole(values.get("cuda-graph-max-bs")) for values in (snapshot.in_force, after)]
+    known = [number for number in captured if number is not None]
+    return (max(known) if known else None, _whole(after.get("max-running-requests")))
+
+
+def _whole(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(float(text))
+    except ValueError:
+        return None
+
+
+def _last_start(snapshot: Snapshot, forecast: Forecast) -> float | None:
+    """Seconds of the last start, from the log; else the upper end of the forecast."""
+    if snapshot.facts is not None and snapshot.facts.log_seconds is not None:
+        return snapshot.facts.log_seconds
+    return forecast.restart_seconds.high if forecast.restart_seconds else None
+
+
+def _loses(live: int | None, forecast: Forecast, parts: Parts) -> str:
+    span = forecast.restart_seconds
+    away = f"{span.low:.0f} to {span.high:.0f} s" if span else "as long as a start takes"
+    users = parts.policy.users
+    if live is None:
+        now = "how many requests are in flight could not be counted"
+    else:
+        now = f"{live} requests are in flight now"
+    return (
+        f"{now}; before each restart it waits up to {users.wait_seconds:.0f} s for at most {users.at_most} in flight. "
+        f"Nobody is served for {away} (twice, if the change is taken back); requests that still run then are cut off."
+    )
+
+
+def _load(checks: Sequence[Check]) -> str:
+    sent = []
+    for check in checks:
+        at = "/".join(str(number) for number in check.concurrency)
+        what = {"sessions": "tool-call sessions", "throughput": "runs", "aborts": "streams in each abort storm"}
+        sent.append(f"{check.count} {what[check.name]} at {at} in flight")
+    return "Prudent itself sends " + ", ".join(sent) + ", before and after the restart where it compares."
+
+
+def readings_of(readings: Sequence[Reading], phase: str) -> tuple[Reading, ...]:
+    """The readings of one phase."""
+    return tuple(reading for reading in readings if reading.phase == phase)

@@ -1,0 +1,147 @@
+"""A start -> readings: did it come up, is it really the new process, did the values take, does the entry answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from agent.domain import Execution, Phase, Process, Reading, Setting
+from agent.errors import HostError, Refused
+from agent.state import Parts, Tell
+from tools.engines.catalogue import in_force, spellings
+from tools.engines.sglang_info import compare
+from tools.worker import Snapshot
+
+
+def read_start(
+    execution: Execution,
+    settings: tuple[Setting, ...],
+    wanted: Mapping[str, str],
+    before: Mapping[str, str],
+    *,
+    phase: Phase,
+    limit_seconds: float,
+    parts: Parts,
+    tell: Tell,
+) -> tuple[Reading, ...]:
+    """Follow a start to its end and read everything that it proves or fails to prove.
+
+    Args:
+        execution: What the host did; its `after` is the process that was started.
+        settings: What argv and environment have to show; a setting's `new` is what is meant.
+        wanted: Values that have to be in force by knob name.
+        before: Values that were in force before, to find what moved without being asked.
+        phase: `candidate` or `restored`.
+        limit_seconds: After this the start has failed.
+        parts: What a node may use.
+        tell: Hears how far it is.
+    """
+    if execution.after is None or execution.problem is not None:
+        why = execution.problem or "the service manager started no new process"
+        return (_fact("start_failed", phase, 1.0, "host journal", why),)
+    waited = parts.worker.follow_start(
+        execution.after,
+        limit_seconds=limit_seconds,
+        tell=lambda text, share: tell({"kind": "progress", "text": f"start: {text}", "share": share}),
+    )
+    if waited.outcome != "ready":
+        return (_fact("start_failed", phase, 1.0, parts.settings.log, _last_words(waited.says, parts)),)
+    readings = [_fact("start_failed", phase, 0.0, "service and log", f"ready after {waited.seconds:.1f} s")]
+    try:
+        snapshot = parts.worker.snapshot()
+    except (Refused, HostError) as problem:
+        return (*readings, *_silence(phase, str(problem)))
+    facts = snapshot.facts
+    readings.append(start_seconds(snapshot, phase, parts))
+    readings.append(_identity(execution, snapshot, settings, phase, parts))
+    readings.append(_effective(snapshot, wanted, before, phase, parts))
+    free = facts.free_after_capture_gb if facts else None
+    readings.append(
+        Reading(
+            metric="free_after_capture_gb",
+            phase=phase,
+            value=free,
+            unit="GB",
+            n=0 if free is None else 1,
+            no_data=None if free is not None else "the log of the start does not say it",
+            source=parts.settings.log,
+            detail="" if free is None else f"{free:g} GB free after capture",
+        )
+    )
+    readings.append(parts.worker.through_entry(phase, parts.policy.times.entry_seconds))
+    return tuple(readings)
+
+
+def start_seconds(snapshot: Snapshot, phase: Phase, parts: Parts) -> Reading:
+    """How long the last start took, by the timestamps of its log."""
+    seconds = snapshot.facts.log_seconds if snapshot.facts else None
+    return Reading(
+        metric="start_seconds",
+        phase=phase,
+        value=seconds,
+        unit="s",
+        n=0 if seconds is None else 1,
+        no_data=None if seconds is not None else "the log holds no whole start",
+        source=parts.settings.log,
+        detail="" if seconds is None else f"the start took {seconds:g} s by the timestamps of its log",
+    )
+
+
+def _identity(
+    execution: Execution, snapshot: Snapshot, settings: tuple[Setting, ...], phase: Phase, parts: Parts
+) -> Reading:
+    """The process that serves is new, is the service's own, and was started with what was meant."""
+    process = snapshot.process
+    seen = parts.worker.observe()
+    doubts = []
+    if execution.before is not None and process.identity == execution.before.identity:
+        doubts.append(f"pid {process.pid} is the process from before")
+    if seen.listener is None or seen.listener.relation not in {"main", "descendant"}:
+        who = "nobody" if seen.listener is None else seen.listener.relation
+        doubts.append(f"who listens on the port is {who}, not the service's process")
+    for setting in settings:
+        knob = next(knob for knob in parts.knobs if knob.name == setting.knob)
+        names = {setting.spelling, *spellings(knob, None)}
+        shown = process.environ.get(knob.name) if knob.kind == "env" else argument(process, names)
+        if in_force(knob, shown) != in_force(knob, setting.new):
+            doubts.append(f"{setting.spelling} is {shown!r} in the process, not {setting.new!r}")
+    detail = "; ".join(doubts) or f"pid {process.pid} is new, listens, and has the intended argv and environment"
+    return _fact("identity_proven", phase, 0.0 if doubts else 1.0, "/proc of the worker", detail)
+
+
+def _effective(
+    snapshot: Snapshot, wanted: Mapping[str, str], before: Mapping[str, str], phase: Phase, parts: Parts
+) -> Reading:
+    drifts = compare(wanted, snapshot.in_force, before, knobs=parts.knobs, changed=wanted)
+    against = [drift for drift in drifts if drift.kind != "moved" or drift.side_effect_of is None]
+    told = " ".join(drift.says for drift in drifts)
+    values = ", ".join(f"{name} {snapshot.in_force.get(name, '?')}" for name in wanted)
+    detail = told or f"in force: {values or 'as before'}"
+    return _fact("effective_matches", phase, 0.0 if against else 1.0, f"{parts.settings.control}/server_info", detail)
+
+
+def argument(process: Process, names: set[str]) -> str | None:
+    """A flag's value in a process's argv: None where it is absent, empty for a switch; the last one counts."""
+    found = None
+    for index, word in enumerate(process.argv):
+        name, joined, value = word.partition("=")
+        if name not in names:
+            continue
+        following = process.argv[index + 1] if index + 1 < len(process.argv) else "--"
+        found = value if joined else ("" if following.startswith("--") else following)
+    return found
+
+
+def _fact(metric: str, phase: Phase, value: float, source: str, detail: str) -> Reading:
+    return Reading(metric=metric, phase=phase, value=value, unit="", n=1, source=source, detail=detail)
+
+
+def _silence(phase: Phase, why: str) -> tuple[Reading, ...]:
+    metrics = ("identity_proven", "effective_matches", "free_after_capture_gb", "entry_answers")
+    return tuple(Reading(metric=metric, phase=phase, value=None, unit="", no_data=why) for metric in metrics)
+
+
+def _last_words(says: str, parts: Parts) -> str:
+    """Why a start failed, with the line of the log that says so where there is one."""
+    facts = parts.worker.facts()
+    fatal = [failure for failure in facts.failures if failure.fatal] if facts else []
+    return f"{says}; the log says: {fatal[0].line[:300]}" if fatal else says
