@@ -1,0 +1,433 @@
+"""`prudent`: the first door. Every command ends with an exit code that says what came of it; see EXIT_CODES."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import secrets
+import select
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from agent.assemble import Assembly, assemble, open_store, owner_lives
+from agent.domain import Approval, Decision, Plan, Request, Verdict
+from agent.doors.carry import INTERRUPTED, Outcome, carry, pause
+from agent.doors.drawing import mermaid
+from agent.doors.show import Show
+from agent.doors.terminal import JsonLines, Terminal, plan_card, record_view
+from agent.errors import (
+    ApprovalExpired,
+    ForeignApproval,
+    HostError,
+    Refused,
+    RunInFlight,
+    SpentApproval,
+    UnknownRun,
+    refusals,
+)
+from agent.settings import Settings, find, load
+from evals.lab import ground
+from evals.lab.faults import DEFAULT_FAULTS
+
+EXIT_CODES: dict[Decision, int] = {
+    "kept": 0,
+    "rolled_back": 10,
+    "deferred": 11,
+    "refused": 12,
+    "needs_human": 13,
+    "rejected": 14,
+    "unchanged": 15,
+    "answered": 16,
+}
+"""What `prudent ask` and `prudent resume` end with. A refusal ends with the code of its kind (`errors.py`), a usage
+error with 2, and a run that was stopped with 130, whatever its verdict is."""
+
+app = typer.Typer(
+    name="prudent",
+    help="Operate LLM inference workers the way a careful engineer does.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+lab = typer.Typer(help="The practice ground: a worker to practise on.", no_args_is_help=True)
+app.add_typer(lab, name="lab")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+WorkerName = Annotated[str | None, typer.Option("--worker", "-w", help="The worker, where there are several.")]
+
+
+@app.command()
+def ask(
+    text: Annotated[str, typer.Argument(help='What you want, such as "bump cuda graphs to 96".')],
+    worker: WorkerName = None,
+    as_json: Json = False,
+) -> None:
+    """Ask for a change, or ask what something is."""
+    settings = _settings()
+    name, _ = settings.worker(worker)
+    run = "r-" + "".join(secrets.choice("23456789abcdefghjkmnpqrstuvwxyz") for _ in range(6))
+    request = Request(run=run, text=text, worker=name, door="cli", by=getpass.getuser(), at=datetime.now(UTC))
+    with assemble(settings, name, environ=os.environ) as parts:
+        parts.store.open_run(request, parts.parts.owner)
+        show = _show(as_json)
+        show.event({"kind": "run", "text": f"run {run}: {text!r} on worker {name}", "run": run})
+        outcome = carry(run, parts.graph, parts.parts, show, _asker(parts, as_json), {"request": request})
+    _leave(outcome)
+
+
+@app.command()
+def resume(
+    run: Annotated[str | None, typer.Argument(help="The run; left out: every run whose owner is gone.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Bring runs whose owner died to a named verdict about a proven worker."""
+    settings = _settings()
+    open_runs = _open_runs(settings, run)
+    show = _show(as_json)
+    if not open_runs:
+        show.event({"kind": "nothing", "text": "There is nothing to resume."})
+        return
+    outcomes: list[Outcome] = []
+    for request in open_runs:
+        with assemble(settings, request.worker, environ=os.environ) as parts:
+            row = parts.store.run(request.run)
+            assert row is not None
+            if not parts.store.adopt_run(request.run, parts.parts.owner, row.owner):
+                raise RunInFlight(f"Run {request.run} was taken over by somebody else just now.", "Let them finish.")
+            show.event({"kind": "run", "text": f"resuming run {request.run}: {request.text!r}", "run": request.run})
+            start = parts.resumption(request.run)
+            outcomes.append(carry(request.run, parts.graph, parts.parts, show, _asker(parts, as_json), start))
+    _leave(outcomes[-1])
+
+
+@app.command()
+def approve(
+    run: Annotated[str, typer.Argument(help="The run whose plan is to be carried out.")],
+    digest: Annotated[str | None, typer.Option(help="The digest on the plan card, or its beginning.")] = None,
+    reason: Annotated[str, typer.Option(help="What the record should say besides.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Say yes to the plan of a run."""
+    _decide(run, "approve", digest, reason, as_json)
+
+
+@app.command()
+def reject(
+    run: Annotated[str, typer.Argument(help="The run whose plan is not to be carried out.")],
+    digest: Annotated[str | None, typer.Option(help="The digest on the plan card, or its beginning.")] = None,
+    reason: Annotated[str, typer.Option(help="Why; it goes into the record.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Say no to the plan of a run."""
+    _decide(run, "reject", digest, reason, as_json)
+
+
+@app.command()
+def history(worker: WorkerName = None, limit: int = 20, as_json: Json = False) -> None:
+    """List what was asked and what came of it, the newest first."""
+    settings = _settings()
+    if worker is not None:
+        settings.worker(worker)
+    with open_store(settings) as store:
+        records = store.records(worker=worker, limit=limit)
+        broken = store.broken_at()
+        waiting = store.runs(worker=worker, open_only=True)
+        lives = {row.request.run: owner_lives(row.owner) for row in waiting}
+    if as_json:
+        _print_json(
+            {
+                "records": [{"hash": r.hash, **r.model_dump(mode="json")} for r in records],
+                "open": [
+                    {
+                        "run": r.request.run,
+                        "state": r.state,
+                        "text": r.request.text,
+                        "owner_lives": lives[r.request.run],
+                    }
+                    for r in waiting
+                ],
+                "chain_broken_at": broken,
+            }
+        )
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("run", "when", "worker", "what", "verdict", "worker is"):
+        table.add_column(column, overflow="fold")
+    for row in waiting:
+        alive = "" if lives[row.request.run] else ", owner gone: prudent resume"
+        table.add_row(
+            row.request.run,
+            f"{row.request.at:%Y-%m-%d %H:%M}",
+            row.request.worker,
+            row.request.text,
+            row.state + alive,
+            "",
+        )
+    for record in records:
+        what = record.change.summary if record.change else record.request.text
+        verdict = record.verdict
+        table.add_row(
+            record.run,
+            f"{record.at:%Y-%m-%d %H:%M}",
+            record.worker,
+            what,
+            verdict.decision.replace("_", " "),
+            verdict.state,
+        )
+    console = _console()
+    console.print(table if table.row_count else "Nothing has been asked yet.")
+    if broken is not None:
+        console.print(f"[bold red]The chain of records does not hold from record {broken} on.[/]")
+
+
+@app.command()
+def show(run: Annotated[str, typer.Argument(help="The run.")], as_json: Json = False) -> None:
+    """Show a run: its record, or the plan that waits for a decision."""
+    settings = _settings()
+    with open_store(settings) as store:
+        record, row, plan = store.record(run), store.run(run), store.plan(run)
+    if record is None and row is None:
+        raise UnknownRun(f"There is no run {run!r}.", "See prudent history.")
+    if as_json:
+        document = (
+            {"hash": record.hash, **record.model_dump(mode="json")} if record else {"state": row.state if row else ""}
+        )
+        _print_json(
+            document
+            if record or plan is None
+            else {**document, "plan": plan.model_dump(mode="json"), "digest": plan.digest}
+        )
+        return
+    console = _console()
+    if record is not None:
+        console.print(record_view(record))
+    elif plan is not None:
+        console.print(plan_card(plan))
+        console.print(f"{row.state if row else ''}: prudent approve {run}  or  prudent reject {run}")
+    elif row is not None:
+        console.print(f"run {run}: {row.request.text!r}, {row.state}")
+
+
+@app.command()
+def graph() -> None:
+    """Print the graph that every run goes through, as Mermaid."""
+    sys.stdout.write(mermaid())
+
+
+@lab.command("up")
+def lab_up(
+    directory: Annotated[Path, typer.Option("--directory", "-d", help="Where it lives.")] = Path("prudent-lab"),
+    seed: Annotated[int, typer.Option(help="Seeds noise and faults.")] = 0,
+    fault: Annotated[list[str] | None, typer.Option(help="A fault that the worker has; none: the usual ones.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Start a practice worker with a settings file beside it."""
+    faults = DEFAULT_FAULTS if fault is None else tuple(fault)
+    made = ground.up(directory, seed=seed, faults=faults)
+    if as_json:
+        _print_json({key: str(value) for key, value in made._asdict().items()})
+        return
+    console = _console()
+    console.print(f"A worker answers on port {made.port}. Its settings: {made.settings}")
+    console.print(f'Try it:  cd {made.directory} && prudent ask "bump cuda graphs to 96"')
+
+
+@lab.command("down")
+def lab_down(
+    directory: Annotated[Path, typer.Option("--directory", "-d", help="Where it lives.")] = Path("prudent-lab"),
+    as_json: Json = False,
+) -> None:
+    """Stop a practice worker and all that belongs to it."""
+    ran = ground.down(directory)
+    if as_json:
+        _print_json({"ran": ran})
+    else:
+        _console().print("Stopped." if ran else "Nothing was running there.")
+
+
+@lab.command("status")
+def lab_status(
+    directory: Annotated[Path, typer.Option("--directory", "-d", help="Where it lives.")] = Path("prudent-lab"),
+    as_json: Json = False,
+) -> None:
+    """Say whether a practice worker runs."""
+    status = ground.status(directory)
+    if as_json:
+        _print_json(status._asdict())
+        return
+    console = _console()
+    for key, value in status._asdict().items():
+        console.print(f"{key}: {value}")
+
+
+def main() -> None:
+    """Run the command line; what an operator can put right is a sentence and an exit code, not a traceback."""
+    try:
+        code = app(standalone_mode=False)
+    except Refused as refusal:
+        _complain(f"{refusal.sentence} {refusal.remedy}", type(refusal).__name__, refusal.code)
+    except HostError as error:
+        _complain(str(error), "HostError", EXIT_CODES["needs_human"])
+    except typer.Exit as leaving:
+        code = leaving.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        _complain("Stopped; nothing was begun.", "Interrupted", INTERRUPTED)
+    except Exception as error:
+        show_usage = getattr(error, "show", None)
+        if show_usage is None or getattr(error, "exit_code", None) is None:
+            raise
+        show_usage()
+        code = 2
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _decide(run: str, decision: str, digest: str | None, reason: str, as_json: bool) -> None:
+    """Write a decision on the plan that a run has laid out; the run's owner goes on from there."""
+    settings = _settings()
+    with open_store(settings) as store:
+        row, plan = store.run(run), store.plan(run)
+        if row is None:
+            raise UnknownRun(f"There is no run {run!r}.", "See prudent history.")
+        if plan is None:
+            raise UnknownRun(f"Run {run} has no plan to decide on; it is {row.state}.", f"See prudent show {run}.")
+        now = datetime.now(UTC)
+        if digest is not None and not plan.digest.startswith(digest):
+            raise ForeignApproval(
+                f"The plan of run {run} has digest {plan.digest[:12]}, not {digest}.",
+                f"Read it again with prudent show {run}, then decide on that one.",
+            )
+        if store.is_spent(run, plan.digest):
+            raise SpentApproval(f"The approval of run {run} has been used.", "Ask again for a new plan.")
+        if row.ended is not None:
+            raise UnknownRun(f"Run {run} has ended already.", f"See prudent show {run}.")
+        earlier = store.decision(run, plan.digest)
+        if now > plan.expires:
+            raise ApprovalExpired(
+                f"The time to decide on run {run} was over at {plan.expires:%H:%M:%S} UTC.",
+                "Ask again; a new plan is made from the worker as it is then.",
+            )
+        said = Approval(
+            run=run,
+            digest=plan.digest,
+            decision="approve" if decision == "approve" else "reject",
+            by=getpass.getuser(),
+            door="cli",
+            at=now,
+            expires=plan.expires,
+            reason=reason,
+        )
+        if not store.decide(said):
+            earlier = store.decision(run, plan.digest)
+            assert earlier is not None
+            raise SpentApproval(
+                f"{earlier.by} has already said {earlier.decision} to this plan.", f"See prudent show {run}."
+            )
+        alive = owner_lives(row.owner)
+    told = (
+        f"{decision}d".replace("rejectd", "rejected")
+        + f": {plan.change.summary} on {plan.worker}, digest {plan.digest[:12]}"
+    )
+    if as_json:
+        _print_json({"run": run, "decision": said.decision, "digest": plan.digest, "owner_lives": alive})
+        return
+    console = _console()
+    console.print(told)
+    if not alive:
+        console.print(f"The process that made the plan is gone; carry it out with: prudent resume {run}")
+
+
+def _open_runs(settings: Settings, run: str | None) -> list[Request]:
+    """Runs that have no record and whose owner is gone."""
+    with open_store(settings) as store:
+        rows = store.runs(open_only=True)
+        if run is not None:
+            row = store.run(run)
+            if row is None:
+                raise UnknownRun(f"There is no run {run!r}.", "See prudent history.")
+            if row.ended is not None:
+                raise UnknownRun(f"Run {run} has ended already.", f"See prudent show {run}.")
+            if owner_lives(row.owner):
+                raise RunInFlight(
+                    f"Run {run} is being carried by process {row.owner.pid} on {row.owner.host}.", "Let it finish."
+                )
+            rows = [row]
+        return [row.request for row in reversed(rows) if not owner_lives(row.owner)]
+
+
+def _asker(parts: Assembly, as_json: bool) -> Callable[[Plan], None]:
+    """How the plan is put to whoever sits here: a prompt on a terminal, patience elsewhere."""
+    if as_json or not sys.stdin.isatty() or not sys.stdout.isatty():
+        return pause
+    asked: set[str] = set()
+
+    def prompt(plan: Plan) -> None:
+        if plan.digest not in asked:
+            asked.add(plan.digest)
+            sys.stdout.write("\nCarry it out? [y/N] ")
+            sys.stdout.flush()
+        if not select.select([sys.stdin], [], [], 0.3)[0]:
+            return
+        answer = sys.stdin.readline()
+        now = datetime.now(UTC)
+        yes = answer.strip().lower() in {"y", "yes"}
+        parts.store.decide(
+            Approval(
+                run=plan.run,
+                digest=plan.digest,
+                decision="approve" if yes else "reject",
+                by=getpass.getuser(),
+                door="terminal",
+                at=now,
+                expires=plan.expires,
+            )
+        )
+
+    return prompt
+
+
+def _leave(outcome: Outcome) -> None:
+    """End with the code of what came of it."""
+    if outcome.interrupted:
+        raise typer.Exit(INTERRUPTED)
+    raise typer.Exit(code_of(outcome.record.verdict))
+
+
+def code_of(verdict: Verdict) -> int:
+    """The exit code of a verdict."""
+    if verdict.decision == "refused" and verdict.refusal in refusals():
+        return refusals()[verdict.refusal].code
+    return EXIT_CODES[verdict.decision]
+
+
+def _settings() -> Settings:
+    return load(find(Path.cwd(), os.environ), os.environ)
+
+
+def _console() -> Console:
+    width = None if sys.stdout.isatty() else 110
+    return Console(width=width, highlight=False, soft_wrap=False)
+
+
+def _show(as_json: bool) -> Show:
+    return JsonLines() if as_json else Terminal(_console())
+
+
+def _print_json(document: Any) -> None:
+    sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=2, default=str) + "\n")
+
+
+def _complain(sentence: str, kind: str, code: int) -> None:
+    if "--json" in sys.argv:
+        _print_json({"kind": "refusal", "refusal": kind, "text": sentence, "exit_code": code})
+    else:
+        sys.stderr.write(f"prudent: {sentence}\n")
+    sys.exit(code)

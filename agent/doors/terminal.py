@@ -1,0 +1,249 @@
+"""How a run looks in a terminal, and as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+
+from agent.domain import Evidence, Forecast, Plan, Reading, Record, Verdict
+from policies.explain import rule
+
+_COLOURS = {
+    "kept": "green",
+    "answered": "green",
+    "unchanged": "green",
+    "rolled_back": "yellow",
+    "deferred": "yellow",
+    "rejected": "yellow",
+    "refused": "red",
+    "needs_human": "bold red",
+}
+_RISK = {"low": "green", "medium": "yellow", "high": "red"}
+
+
+class Terminal:
+    """For people: one line an event, one live line for progress, the plan as a card, the verdict at the end."""
+
+    def __init__(self, console: Console) -> None:
+        """Take the console to print on."""
+        self._console = console
+        self._told = False
+        self._progress = ""
+        self._percent = -1
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        """Print an event; progress replaces itself on a terminal and is thinned out elsewhere."""
+        kind, text = str(event.get("kind", "")), str(event.get("text", ""))
+        if kind == "progress":
+            self._step(text, event.get("share"))
+            return
+        self._end_progress()
+        if kind == "node":
+            self._console.print(Text(f"\n{text.replace('_', ' ')}", style="bold cyan"))
+        else:
+            style = "bold yellow" if kind == "stop" else ""
+            self._console.print(Text(f"  {text}", style=style))
+
+    def card(self, plan: Plan) -> None:
+        """Print the plan card."""
+        self._end_progress()
+        self._console.print(plan_card(plan))
+
+    def waiting(self, plan: Plan, seconds_left: float) -> None:
+        """Say once how to decide."""
+        if not self._told:
+            self._told = True
+            self._console.print(
+                f"\nWaiting for a decision, {seconds_left / 60:.0f} min at most: "
+                f"[bold]prudent approve {plan.run}[/bold]  or  [bold]prudent reject {plan.run}[/bold]"
+            )
+
+    def record(self, record: Record) -> None:
+        """Print the verdict."""
+        self._end_progress()
+        self._console.print(verdict_panel(record.verdict, record.run))
+
+    def _step(self, text: str, share: Any) -> None:
+        percent = int(float(share) * 100) if isinstance(share, int | float) else -1
+        line = f"  {text}" + (f"  {percent:3d} %" if percent >= 0 else "")
+        if self._console.is_terminal:
+            width = max(len(self._progress), len(line))
+            self._console.file.write("\r" + line.ljust(width))
+            self._console.file.flush()
+            self._progress = line
+        elif (topic := text.partition(":")[0]) != self._progress or percent // 50 > self._percent // 50:
+            self._console.print(Text(line))
+            self._progress = topic
+        self._percent = percent
+
+    def _end_progress(self) -> None:
+        if self._progress and self._console.is_terminal:
+            self._console.file.write("\n")
+        self._progress = ""
+        self._percent = -1
+
+
+class JsonLines:
+    """For programs: one JSON object a line; the last one is the record."""
+
+    def __init__(self, out: TextIO = sys.stdout) -> None:
+        """Take the stream to write to."""
+        self._out = out
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        """Write an event."""
+        self._write(dict(event))
+
+    def card(self, plan: Plan) -> None:
+        """Write the plan with its digest."""
+        self._write({"kind": "plan", "digest": plan.digest, "plan": plan.model_dump(mode="json")})
+
+    def waiting(self, plan: Plan, seconds_left: float) -> None:
+        """Write nothing: the plan was the question."""
+
+    def record(self, record: Record) -> None:
+        """Write the record with its hash."""
+        self._write({"kind": "record", "hash": record.hash, "record": record.model_dump(mode="json")})
+
+    def _write(self, document: Mapping[str, Any]) -> None:
+        self._out.write(json.dumps(document, ensure_ascii=False) + "\n")
+        self._out.flush()
+
+
+def plan_card(plan: Plan) -> Panel:
+    """Everything that an approval covers, as it should be read at three in the morning."""
+    parts: list[Any] = [_facts(plan)]
+    if plan.risk.ways:
+        parts.append(_list("Risk " + plan.risk.level, [_way(w.what, w.because, w.caught_by) for w in plan.risk.ways]))
+    if plan.precedents:
+        parts.append(_list("Precedents", [f"{p.id}: {p.what}\n  why it counts: {p.why}" for p in plan.precedents]))
+    parts += [forecast_table(plan.forecast), _list("Live traffic", [plan.traffic.loses, plan.traffic.load])]
+    parts.append(_numbered("Steps", [f"{s.what}  [undo: {s.undo or 'none'}]" for s in plan.steps]))
+    parts.append(
+        _numbered(
+            "Checks",
+            [
+                f"{c.name} at {_join(c.concurrency)} in flight, {c.count} x {c.tokens} tokens: {c.why}"
+                for c in plan.checks
+            ],
+        )
+    )
+    parts.append(_list("Taken back when", [f"{rule(c)} {c.because}" for c in plan.criteria]))
+    parts.append(Text("\nEdit", style="bold"))
+    parts.append(Syntax(plan.diff, "diff", background_color="default", word_wrap=True))
+    parts.append(Text(plan.edit_proof, style="dim"))
+    title = f"plan {plan.run}   digest {plan.digest[:12]}"
+    return Panel(Group(*parts), title=title, border_style=_RISK[plan.risk.level], padding=(1, 2))
+
+
+def forecast_table(forecast: Forecast) -> Group:
+    """The forecast against the headroom."""
+    table = Table(title=None, box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("forecast")
+    table.add_column("now", justify="right")
+    table.add_column("then", justify="right")
+    table.add_column("rests on", overflow="fold")
+    for row in forecast.rows:
+        now = f"{row.now:g}" if row.now is not None else "?"
+        then = row.then
+        span = f"{then.low:g}" if then.low == then.high else f"{then.low:g} to {then.high:g}"
+        table.add_row(row.name, now, f"{span} {then.unit}", then.basis)
+    style = {"fits": "green", "unsure": "yellow", "does not fit": "red"}[forecast.fits]
+    lines: list[Any] = [Text(""), table, Text(f"{forecast.fits}: {forecast.why}", style=style)]
+    return Group(*lines, *(Text(f"- {sentence}") for sentence in forecast.queue))
+
+
+def verdict_panel(verdict: Verdict, run: str) -> Panel:
+    """The verdict with what decided and what to do next."""
+    lines: list[Any] = [Text(verdict.why)]
+    if verdict.findings:
+        table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+        for finding in verdict.findings:
+            mark = {"met": "[green]met[/]", "breached": "[red]breached[/]"}.get(
+                finding.outcome, f"[yellow]{finding.outcome.replace('_', ' ')}[/]"
+            )
+            table.add_row(mark, Text(finding.criterion), Text(finding.says, overflow="fold"))
+        lines += [Text(""), table]
+    if verdict.reopen_when:
+        lines.append(Text(f"\nMay be tried again when: {verdict.reopen_when}"))
+    if verdict.choices:
+        lines.append(Text("\nDid you mean:"))
+        lines += [Text(f"  - {choice}") for choice in verdict.choices]
+    if verdict.remedy:
+        lines.append(Text(f"\nWhat to do: {verdict.remedy}"))
+    title = f"{verdict.decision.replace('_', ' ')}, worker {verdict.state}"
+    colour = _COLOURS[verdict.decision]
+    return Panel(Group(*lines), title=title, subtitle=f"run {run}", border_style=colour, padding=(1, 2))
+
+
+def record_view(record: Record) -> Group:
+    """A whole record: what was asked, seen, planned, done, measured and decided."""
+    lines: list[Any] = [
+        Text(f"run {record.run}   record {record.seq}   {record.at:%Y-%m-%d %H:%M:%S} UTC", style="bold"),
+        Text(f"{record.request.by} asked through {record.request.door}: {record.request.text!r}"),
+        Text(f"hash {record.hash[:16]}  after {record.previous[:16]}", style="dim"),
+    ]
+    if record.plan is not None:
+        lines += [Text(""), plan_card(record.plan)]
+    if record.evidence:
+        lines.append(_list("Evidence", [_fact_line(fact) for fact in record.evidence]))
+    if record.approval is not None:
+        said = record.approval
+        lines.append(
+            _list("Decision of a person", [f"{said.decision} by {said.by} through {said.door}, {said.at:%H:%M:%S} UTC"])
+        )
+    if record.execution is not None:
+        journal = [f"{e.event} {e.step or ''} by {e.by}" for e in record.execution.journal]
+        lines.append(_numbered(f"Journal of the host: {record.execution.state}", journal))
+    if record.readings:
+        lines.append(_list("Readings", [reading_line(reading) for reading in record.readings]))
+    if record.notes:
+        lines.append(_list("Notes", list(record.notes)))
+    return Group(*lines, Text(""), verdict_panel(record.verdict, record.run))
+
+
+def reading_line(reading: Reading) -> str:
+    """One reading in words."""
+    at = f" at {reading.concurrency}" if reading.concurrency is not None else ""
+    known = reading.value is not None
+    value = f"{reading.value:.4g} {reading.unit}".strip() if known else f"no data: {reading.no_data}"
+    told = f"  ({reading.detail})" if reading.detail else ""
+    return f"{reading.phase} {reading.metric}{at}: {value}, n {reading.n}{told}"
+
+
+def _fact_line(fact: Evidence) -> str:
+    mark = " [claimed]" if fact.claimed else ""
+    return f"{fact.id}{mark} {fact.what}  ({fact.source})"
+
+
+def _facts(plan: Plan) -> Group:
+    lines = [Text(f"{plan.worker} on {plan.host}: {plan.change.summary}", style="bold")]
+    lines.append(Text(plan.risk.summary))
+    if plan.risk.instead_of:
+        lines.append(Text(f"(assessed by the rules instead of {plan.risk.instead_of})", style="dim"))
+    lines.append(Text(f"If the agent falls silent for {plan.watchdog_seconds:.0f} s, the host takes the change back."))
+    return Group(*lines)
+
+
+def _way(what: str, because: tuple[str, ...], caught_by: str) -> str:
+    return f"{what}  (rests on {', '.join(because)}; caught by {caught_by})"
+
+
+def _list(title: str, lines: list[str]) -> Group:
+    return Group(Text(f"\n{title}", style="bold"), *(Text(f"- {line}") for line in lines))
+
+
+def _numbered(title: str, lines: list[str]) -> Group:
+    return Group(Text(f"\n{title}", style="bold"), *(Text(f"{n}. {line}") for n, line in enumerate(lines, start=1)))
+
+
+def _join(numbers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, numbers))
