@@ -18,6 +18,12 @@ FILE = "prudent.toml"
 _SECTION = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]")
 _KEY = re.compile(r"^\s*([A-Za-z0-9_.\"'-]+)\s*=")
 
+_VARIABLES = {
+    "PRUDENT_MODEL_URL": ("reasoner", "base_url"),
+    "PRUDENT_MODEL": ("reasoner", "model"),
+    "PRUDENT_STORE": ("store", "path"),
+}
+
 Url = Annotated[str, Field(pattern=r"^https?://[^\s/]+")]
 
 
@@ -145,21 +151,16 @@ def load(path: Path, environ: Mapping[str, str]) -> Settings:
     try:
         settings = Settings.model_validate(raw)
     except ValidationError as error:
-        raise _explained(path, text, error) from error
+        raise _explained(path, text, error, environ) from error
     return _absolute(settings, path.resolve().parent)
 
 
 def _with_environment(raw: dict[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
     """Lay `PRUDENT_MODEL_URL`, `PRUDENT_MODEL` and `PRUDENT_STORE` over the file."""
     raw = dict(raw)
-    reasoner = dict(raw.get("reasoner", {}))
-    for variable, key in (("PRUDENT_MODEL_URL", "base_url"), ("PRUDENT_MODEL", "model")):
+    for variable, (section, key) in _VARIABLES.items():
         if variable in environ:
-            reasoner[key] = environ[variable]
-    if reasoner:
-        raw["reasoner"] = reasoner
-    if "PRUDENT_STORE" in environ:
-        raw["store"] = {**raw.get("store", {}), "path": environ["PRUDENT_STORE"]}
+            raw[section] = {**raw.get(section, {}), key: environ[variable]}
     return raw
 
 
@@ -179,12 +180,15 @@ def _absolute(settings: Settings, folder: Path) -> Settings:
     return settings.model_copy(update={"workers": workers, "store": store})
 
 
-def _explained(path: Path, text: str, error: ValidationError) -> BadSettings:
+def _explained(path: Path, text: str, error: ValidationError, environ: Mapping[str, str]) -> BadSettings:
     """Turn the first mistake into a sentence with its line, and a remedy with the nearest right key."""
-    first = error.errors(include_url=False)[0]
-    where = [str(part) for part in first["loc"] if part != "command"]
+    first = min(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
+    where = [str(part) for part in first["loc"]]
     line = _line_of(text, where)
     at = f"{path}:{line}" if line else str(path)
+    variable = next((name for name, spot in _VARIABLES.items() if name in environ and list(spot) == where), None)
+    if variable is not None:
+        at = f"the environment's {variable}"
     name = ".".join(where)
     if first["type"] == "extra_forbidden":
         keys = _keys_at(where[:-1])

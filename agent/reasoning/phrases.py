@@ -44,7 +44,7 @@ _OTHER_ACTION = re.compile(
 )
 _WH = re.compile(
     r"^(?:(?:so|ok|okay|hey|hi|please|and|tell\s+me|show\s+me|say)[\s,]+)*"
-    r"(?:what|which|how|why|when|who|where|is|are|does|do|did|was|were|has|have|should|would\s+it|show|list|tell)\b"
+    r"(?:what|which|how|why|when|who|where|is|are|does|do(?!\s+not|n't)|did|was|were|has|have|should|would\s+it|show|list|tell)\b"
 )
 _NUMBER = re.compile(r"(?<![\w.-])(-?\d+(?:\.\d+)?)(\s*%)?(?![\w%])(?!\.\d)")
 _CLAIM = re.compile(r"\b(?:is|are|was|were|looks?|seems?|has|have|had|got|there's)\b")

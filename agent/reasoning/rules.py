@@ -61,10 +61,9 @@ class Rules:
                 if because:
                     ways.append(FailureMode(what=what, because=because, caught_by=caught_by))
         for precedent in precedents:
+            title = precedent.what.partition(". ")[0].rstrip(".")
             check = precedent.demands[0] if precedent.demands else "start-up and effective values"
-            ways.append(
-                FailureMode(what=f"It has happened before: {precedent.what}", because=(precedent.id,), caught_by=check)
-            )
+            ways.append(FailureMode(what=f"It has happened before: {title}.", because=(precedent.id,), caught_by=check))
         if any("would undo" in precedent.why for precedent in precedents):
             level = "high"
         elif precedents and level == "low":

@@ -1,0 +1,107 @@
+"""`prudent.toml`: what is wrong is said with its line and the nearest right key."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from agent.errors import BadSettings, UnknownWorker
+from agent.settings import find, load
+
+GOOD = """\
+[store]
+path = "state/runs.sqlite"
+
+[workers.decode]
+engine = "sglang"
+script = "serve.sh"
+log = "run/worker.log"
+control = "http://127.0.0.1:31000"
+
+[workers.decode.service]
+kind = "command"
+restart = ["ctl", "restart"]
+pid = ["ctl", "pid"]
+"""
+
+
+class Mistake(NamedTuple):
+    """A good file made bad, and what must be said about it."""
+
+    old: str
+    new: str
+    line: int
+    says: str
+
+
+MISTAKES = {
+    "an unknown key": Mistake('script = "serve.sh"', 'scirpt = "serve.sh"', 6, "'script'"),
+    "an unknown section": Mistake("[store]", "[stroe]", 1, "'store'"),
+    "an unknown key of a section inside": Mistake('pid = ["ctl", "pid"]', 'pdi = ["ctl", "pid"]', 13, "'pid'"),
+    "a wrong choice": Mistake('engine = "sglang"', 'engine = "sglng"', 5, "'sglang'"),
+    "an address without a scheme": Mistake('"http://127.0.0.1:31000"', '"127.0.0.1:31000"', 8, "http://"),
+    "a wrong type": Mistake('log = "run/worker.log"', "log = 3", 7, "string"),
+    "an empty command": Mistake('restart = ["ctl", "restart"]', "restart = []", 12, "at least 1"),
+    "something missing": Mistake('log = "run/worker.log"\n', "", 4, "missing"),
+    "no TOML": Mistake('engine = "sglang"', 'engine = "sglang', 5, "line 5"),
+}
+
+
+def _write(folder: Path, text: str) -> Path:
+    path = folder / "prudent.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=list(MISTAKES))
+def test_a_mistake_is_named_with_its_line(tmp_path: Path, mistake: Mistake):
+    """One sentence with file and line, and a remedy with what would be right."""
+    path = _write(tmp_path, GOOD.replace(mistake.old, mistake.new))
+
+    with pytest.raises(BadSettings) as caught:
+        load(path, {})
+
+    said = str(caught.value)
+    assert mistake.says in said
+    assert f"{path}:{mistake.line}" in said or f"line {mistake.line}" in said
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path):
+    """Wherever the command is run, a worker's paths mean the same."""
+    settings = load(_write(tmp_path, GOOD), {})
+
+    assert settings.workers["decode"].script == str(tmp_path / "serve.sh")
+    assert settings.store.path == str(tmp_path / "state" / "runs.sqlite")
+
+
+def test_the_environment_stands_before_the_file(tmp_path: Path):
+    """A model can be named for one call without editing the file."""
+    environ = {"PRUDENT_MODEL_URL": "http://127.0.0.1:9/v1", "PRUDENT_MODEL": "small"}
+
+    settings = load(_write(tmp_path, GOOD), environ)
+
+    assert settings.reasoner is not None
+    assert (settings.reasoner.base_url, settings.reasoner.model) == ("http://127.0.0.1:9/v1", "small")
+
+
+def test_a_mistake_in_the_environment_is_named_by_its_variable(tmp_path: Path):
+    """A wrong value that the file does not hold is not blamed on a line of the file."""
+    with pytest.raises(BadSettings, match="PRUDENT_MODEL_URL"):
+        load(_write(tmp_path, GOOD), {"PRUDENT_MODEL_URL": "nowhere", "PRUDENT_MODEL": "small"})
+
+
+def test_an_unknown_worker_is_answered_with_the_nearest(tmp_path: Path):
+    """A slip of the finger is met with the name that was meant."""
+    with pytest.raises(UnknownWorker, match="Did you mean 'decode'"):
+        load(_write(tmp_path, GOOD), {}).worker("decoed")
+
+
+def test_settings_are_found_in_a_folder_above(tmp_path: Path):
+    """The command works anywhere below the settings file, and says what to do where there is none."""
+    path = _write(tmp_path, GOOD)
+    (tmp_path / "a" / "b").mkdir(parents=True)
+
+    assert find(tmp_path / "a" / "b", {}) == path
+    assert find(tmp_path, {"PRUDENT_SETTINGS": "elsewhere.toml"}) == Path("elsewhere.toml")
+    with pytest.raises(BadSettings, match="prudent lab up"):
+        find(Path("/proc"), {})

@@ -1,0 +1,133 @@
+"""What every test may use: a clean environment, practice grounds that are gone afterwards, and the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from evals.lab import ground
+
+PRUDENT = (sys.executable, "-m", "agent.doors")
+
+
+@pytest.fixture(autouse=True)
+def clean_environ(monkeypatch: pytest.MonkeyPatch):
+    """No setting of whoever runs the tests reaches them."""
+    for name in list(os.environ):
+        if name.startswith(("PRUDENT_", "OPENAI_")) or name.endswith(("_PROXY", "_proxy")):
+            monkeypatch.delenv(name)
+
+
+class Said(NamedTuple):
+    """What a command of ours ended with."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """Its standard output as one JSON document."""
+        return json.loads(self.out)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """Its standard output as JSON lines."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The record that the last line holds."""
+        return next(event["record"] for event in reversed(self.events) if event["kind"] == "record")
+
+
+class Bench:
+    """A practice ground and the command line, as an operator would sit before them."""
+
+    def __init__(self, made: ground.Ground) -> None:
+        self.ground = made
+        self.original = made.script.read_bytes()
+        self.environ = {**os.environ, "PRUDENT_SETTINGS": str(made.settings), "COLUMNS": "110"}
+
+    def say(self, *argv: str, environ: Mapping[str, str] = {}, timeout: float = 240.0) -> Said:
+        """Run a command to its end."""
+        done = subprocess.run(
+            [*PRUDENT, *argv],
+            env={**self.environ, **environ},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    def start(self, *argv: str, environ: Mapping[str, str] = {}) -> subprocess.Popen[str]:
+        """Start a command; its standard output is a pipe."""
+        return subprocess.Popen(
+            [*PRUDENT, *argv],
+            env={**self.environ, **environ},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def ask(
+        self,
+        text: str,
+        *,
+        decide: Sequence[str] = ("approve",),
+        before: Callable[[str], None] = lambda _: None,
+        environ: Mapping[str, str] = {},
+    ) -> Said:
+        """Ask, and decide from another process once the plan is there; `before` runs just before that."""
+        asking = self.start("ask", text, "--json", environ=environ)
+        assert asking.stdout is not None
+        lines = []
+        for line in asking.stdout:
+            lines.append(line)
+            event = json.loads(line)
+            if event["kind"] == "plan":
+                run = event["plan"]["run"]
+                before(run)
+                if decide:
+                    said = self.say(*decide, run, environ=environ)
+                    assert said.status == 0, said.err
+        status = asking.wait(timeout=60)
+        assert asking.stderr is not None
+        said = Said(status, "".join(lines), asking.stderr.read())
+        asking.stdout.close()
+        asking.stderr.close()
+        return said
+
+    def argv(self) -> list[str]:
+        """The live worker's own argv."""
+        pid = ground.status(self.ground.directory).pid
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
+        return [word.decode() for word in words]
+
+    def wait_until_ready(self, seconds: float = 30.0) -> None:
+        """Wait until the worker serves."""
+        until = time.monotonic() + seconds
+        while not ground.status(self.ground.directory).ready:
+            assert time.monotonic() < until, "the worker did not come up"
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """A practice ground with the usual faults."""
+    made = ground.up(tmp_path / "lab", seed=11)
+    try:
+        yield Bench(made)
+    finally:
+        ground.down(made.directory)
