@@ -64,7 +64,7 @@ class Capture(Noun):
     """One capture of graphs."""
 
     phase: str
-    """`decode`, `prefill`, `verify`, `draft decode`, `draft extend`; for vLLM `PIECEWISE`, `FULL`."""
+    """`decode`, `prefill`, `verify`, `draft decode`, `draft extend`; for vLLM `graphs`, which are all of them."""
     backend: str | None = None
     """What captures: full, tc_piecewise and so on; None: not said."""
     sizes: tuple[int, ...] = ()
@@ -92,8 +92,8 @@ class DecodeBatch(Noun):
     """Requests that were waiting."""
     usage: float
     """Share of the KV pool in use, 0 to 1; the fullest of several pools."""
-    captured: bool
-    """Whether the step ran as a captured graph."""
+    captured: bool | None
+    """Whether the step ran as a captured graph; None: the engine does not say (vLLM)."""
     tokens_per_second: float
     """Generated tokens per second since the line before."""
 
@@ -205,7 +205,7 @@ class StartupFacts(Noun):
     @property
     def decode_capture(self) -> Capture | None:
         """The capture that decoding runs on: plain decode, or the target's verify step with speculative decoding."""
-        return self.capture("decode") or self.capture("verify") or self.capture("FULL")
+        return self.capture("decode") or self.capture("verify") or self.capture("graphs")
 
 
 class Log(Noun):

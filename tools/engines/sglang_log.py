@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from tools.engines.facts import Capture, CaptureStep, DecodeBatch, Failure, FailureKind, Log, Serving, StartupFacts
+from tools.engines.figures import allocation, greater, lesser, number, seconds_between, text, whole
 from tools.engines.log_lines import fragments
 from tools.engines.settings_text import read_settings
 from tools.engines.sglang_lines import FAILURES, PATTERNS, STAMPED
@@ -74,11 +74,6 @@ _CARRIER: Final = re.compile(
     rb"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d) (?:std(?:out|err) [FP] )?)"
 )
 """What journald, Docker and Kubernetes put before a line."""
-_TRIED: Final = re.compile(r"Tried to allocate (?P<tried>[\d.]+) (?P<unit>[KMG]iB)")
-_FREE: Final = re.compile(
-    r"total capacity of (?P<total>[\d.]+) GiB of which (?P<free>[\d.]+) (?P<unit>[KMG]iB) is free"
-)
-_SHARE: Final = {"KiB": 1 / 1024**2, "MiB": 1 / 1024, "GiB": 1.0}
 
 
 def read_log(lines: Iterable[bytes], *, version: str | None = None) -> Log:
@@ -90,11 +85,11 @@ def read_log(lines: Iterable[bytes], *, version: str | None = None) -> Log:
         version: The engine's version where somebody knows it: the log of SGLang does not say it.
     """
     reader = _Reader()
-    number = 0
-    for number, line in enumerate(lines, 1):
-        reader.take(line, number)
+    count = 0
+    for count, line in enumerate(lines, 1):
+        reader.take(line, count)
     start = reader.start
-    return Log(starts=reader.starts, lines=number, facts=None if start is None else start.facts(version))
+    return Log(starts=reader.starts, lines=count, facts=None if start is None else start.facts(version))
 
 
 class _Message(NamedTuple):
@@ -210,13 +205,13 @@ class _Start:
             case "settings":
                 self.settings = found["text"]
             case "deprecated":
-                self._deprecated.append(_text(found["flag"]))
+                self._deprecated.append(text(found["flag"]))
             case "weights begin":
                 self._least("free_before_weights_gb", found["free"])
             case "weights end":
-                self._figures["model_type"] = _text(found["model"])
+                self._figures["model_type"] = text(found["model"])
                 if found["quant"]:
-                    self._figures["quantization"] = _text(found["quant"])
+                    self._figures["quantization"] = text(found["quant"])
                 self._least("free_after_weights_gb", found["free"])
                 self._most("weights_gb", found["gb"])
                 self._most("weights_seconds", found["seconds"])
@@ -227,7 +222,7 @@ class _Start:
             case "capture begin" | "capture end" | "capture list" | "capture step":
                 self._capture(kind, found)
             case "prefill off":
-                self._figures["prefill_capture_off"] = _text(found["why"])[:_SHOWN]
+                self._figures["prefill_capture_off"] = text(found["why"])[:_SHOWN]
             case "limits":
                 self._limits(found)
             case "port open":
@@ -237,7 +232,7 @@ class _Start:
                 self._figures.setdefault("ready_at", message.at)
             case "prefill":
                 self._prefills["prefill_batches"] += 1
-                tokens = _whole(found["tokens"]) or 0
+                tokens = whole(found["tokens"]) or 0
                 self._prefills["largest_prefill_tokens"] = max(self._prefills["largest_prefill_tokens"], tokens)
             case "retract":
                 self._prefills["retractions"] += 1
@@ -254,18 +249,18 @@ class _Start:
             serving = self.is_ready or self._limited
             kind = "oom_at_capture" if self._capturing else "oom_at_run_time" if serving else "oom_while_starting"
         self.over = self.over or fatal
-        line = _text(message.says)
-        tried, free = _TRIED.search(line), _FREE.search(line)
-        if free:
-            self._figures["gpu_total_gb"] = _number(free["total"])
+        line = text(message.says)
+        memory = allocation(line)
+        if memory.total is not None:
+            self._figures["gpu_total_gb"] = memory.total
         failure = Failure(
             kind=_kind(kind),
             fatal=fatal,
             line=line[:_SHOWN],
             number=message.number,
             at=message.at,
-            tried_gb=_sized(tried["tried"], tried["unit"]) if tried else None,
-            free_gb=_sized(free["free"], free["unit"]) if free else None,
+            tried_gb=memory.tried,
+            free_gb=memory.free,
         )
         if len(self._failures) < _KEPT_FAILURES:
             self._failures.append(failure)
@@ -273,20 +268,20 @@ class _Start:
     def facts(self, version: str | None) -> StartupFacts:
         figures = dict(self._figures)
         figures.setdefault("port_open", False)
-        settings = read_settings(_text(self.settings)) if self.settings else {}
+        settings = read_settings(text(self.settings)) if self.settings else {}
         if figures.get("free_after_capture_gb") is None:
             ended = [capture.free_after for capture in self._captures.values() if capture.free_after is not None]
             figures["free_after_capture_gb"] = ended[-1] if ended else None
         return StartupFacts(
             engine="sglang",
             version=version,
-            wording=_wording(self.settings, self._captures.values()),
+            wording=_wording(self.settings),
             settings=settings,
             deprecated=tuple(dict.fromkeys(self._deprecated)),
             ranks=len(self._ranks - {b""}) or (1 if self._ranks else 0),
             captures=tuple(capture.noun() for capture in self._captures.values()),
             ready=self.is_ready,
-            log_seconds=_between(figures.get("begun_at"), figures.get("ready_at")),
+            log_seconds=seconds_between(figures.get("begun_at"), figures.get("ready_at")),
             serving=Serving(**self._serving, **self._prefills, last=tuple(_batches(self._batches))),
             asked_to_stop=self._asked_to_stop,
             failures=tuple(self._failures),
@@ -296,14 +291,12 @@ class _Start:
     def _pool(self, kind: str, found: re.Match[bytes]) -> None:
         groups = found.groupdict()
         if groups.get("dtype"):
-            self._figures["kv_dtype"] = _text(groups["dtype"])
-        sizes = [_number(groups[name]) for name in ("gb", "k", "v") if groups.get(name)]
-        if kind != "dsv4 pool" and self._figures.get("pool kind") == "dsv4 pool":
-            return
+            self._figures["kv_dtype"] = text(groups["dtype"])
+        sizes = [number(groups[name]) for name in ("gb", "k", "v") if groups.get(name)]
         gigabytes = sum(size for size in sizes if size is not None)
         if self._figures.get("kv_gb") is None or gigabytes >= self._figures["kv_gb"]:
             self._figures["kv_gb"] = round(gigabytes, 4)
-            self._figures["kv_tokens"] = _whole(groups["tokens"])
+            self._figures["kv_tokens"] = whole(groups["tokens"])
 
     def _limits(self, found: re.Match[bytes]) -> None:
         self._limited = True
@@ -315,16 +308,16 @@ class _Start:
             ("max_running_requests", "running"),
             ("context_length", "context"),
         ):
-            number = _whole(found[group])
-            if number is not None:
-                self._figures[field] = min(number, self._figures.get(field, number))
+            limit = whole(found[group])
+            if limit is not None:
+                self._figures[field] = min(limit, self._figures.get(field, limit))
         self._least("free_after_capture_gb", found["free"])
 
     def _capture(self, kind: str, found: re.Match[bytes]) -> None:
         groups = found.groupdict()
         if kind == "capture step":
             if self._capturing in self._captures:
-                self._captures[self._capturing].step(_whole(groups["size"]), _number(groups["free"]))
+                self._captures[self._capturing].step(whole(groups["size"]), number(groups["free"]))
             return
         phase = _phase(groups)
         capture = self._captures.setdefault(phase, _CaptureSoFar(phase))
@@ -335,19 +328,19 @@ class _Start:
         if kind == "capture begin":
             self._capturing = phase
             if groups.get("backend"):
-                capture.backend = _text(groups["backend"])
-            capture.free_before = _lesser(capture.free_before, _number(groups["free"]))
+                capture.backend = text(groups["backend"])
+            capture.free_before = lesser(capture.free_before, number(groups["free"]))
         else:
             self._capturing = None
-            capture.gb = _greater(capture.gb, _number(groups["gb"]))
-            capture.seconds = _greater(capture.seconds, _number(groups["seconds"]))
-            capture.free_after = _lesser(capture.free_after, _number(groups["free"]))
+            capture.gb = greater(capture.gb, number(groups["gb"]))
+            capture.seconds = greater(capture.seconds, number(groups["seconds"]))
+            capture.free_after = lesser(capture.free_after, number(groups["free"]))
 
     def _least(self, field: str, text: bytes | None) -> None:
-        self._figures[field] = _lesser(self._figures.get(field), _number(text))
+        self._figures[field] = lesser(self._figures.get(field), number(text))
 
     def _most(self, field: str, text: bytes | None) -> None:
-        self._figures[field] = _greater(self._figures.get(field), _number(text))
+        self._figures[field] = greater(self._figures.get(field), number(text))
 
 
 class _CaptureSoFar:
@@ -383,7 +376,7 @@ class _CaptureSoFar:
 def _phase(groups: Mapping[str, Any]) -> str:
     if groups.get("piecewise") or groups.get("what") == b"prefill":
         return "prefill"
-    what = _text(groups.get("what") or b"decode")
+    what = text(groups.get("what") or b"decode")
     return f"draft {what}" if groups.get("role") == b"draft" else what
 
 
@@ -391,7 +384,7 @@ def _parted(line: bytes, number: int) -> _Message:
     stamped = STAMPED.match(line)
     if stamped is None:
         return _Message(None, b"", number, line)
-    return _Message(_text(stamped["at"]), stamped["ranks"].strip(), number, stamped["says"])
+    return _Message(text(stamped["at"]), stamped["ranks"].strip(), number, stamped["says"])
 
 
 def _batches(lines: Iterable[bytes]) -> Iterator[DecodeBatch]:
@@ -400,8 +393,8 @@ def _batches(lines: Iterable[bytes]) -> Iterator[DecodeBatch]:
         found = PATTERNS["decode"].match(message.says)
         if found is None:
             continue
-        usages = [_number(usage) for usage in re.findall(rb"usage: (\d+(?:\.\d+)?)", found["pools"])]
-        running, queued, rate = _whole(found["running"]), _whole(found["queued"]), _number(found["rate"])
+        usages = [number(usage) for usage in re.findall(rb"usage: (\d+(?:\.\d+)?)", found["pools"])]
+        running, queued, rate = whole(found["running"]), whole(found["queued"]), number(found["rate"])
         if running is None or queued is None or rate is None:
             continue
         yield DecodeBatch(
@@ -414,7 +407,7 @@ def _batches(lines: Iterable[bytes]) -> Iterator[DecodeBatch]:
         )
 
 
-def _wording(settings: bytes | None, captures: Iterable[_CaptureSoFar]) -> str | None:
+def _wording(settings: bytes | None) -> str | None:
     """Which versions write like this; see the module's patterns for the differences."""
     if settings is None:
         return None
@@ -422,54 +415,8 @@ def _wording(settings: bytes | None, captures: Iterable[_CaptureSoFar]) -> str |
         return "0.5.19 or newer"
     if b"cuda_graph_config=" in settings:
         return "0.5.14 to 0.5.18"
-    del captures
     return "0.5.13 or older" if b"cuda_graph_max_bs=" in settings else None
 
 
 def _kind(kind: str) -> FailureKind:
     return kind  # type: ignore[return-value]  # pydantic checks it against the literal
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
-
-
-def _number(text: bytes | str | None) -> float | None:
-    if text is None or len(text) > 24:
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _whole(text: bytes | None) -> int | None:
-    if text is None or len(text) > 18:
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        return None
-
-
-def _sized(text: str, unit: str) -> float | None:
-    number = _number(text)
-    return None if number is None else round(number * _SHARE[unit], 4)
-
-
-def _lesser(one: float | None, other: float | None) -> float | None:
-    return other if one is None else one if other is None else min(one, other)
-
-
-def _greater(one: float | None, other: float | None) -> float | None:
-    return other if one is None else one if other is None else max(one, other)
-
-
-def _between(begin: str | None, end: str | None) -> float | None:
-    if begin is None or end is None:
-        return None
-    try:
-        seconds = (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
-    except ValueError:
-        return None
-    return seconds if seconds >= 0 else None

@@ -5,7 +5,7 @@ import pytest
 from tools.engines.catalogue import check_value, in_force, knob_named, knobs, spellings
 
 
-@pytest.mark.parametrize(("engine", "least"), [("sglang", 40)])
+@pytest.mark.parametrize(("engine", "least"), [("sglang", 40), ("vllm", 25)])
 def test_the_catalogue_is_complete_and_consistent(engine, least):
     """Names, spellings and words belong to one knob each; couplings name knobs that are there; each has a source."""
     catalogue = knobs(engine)
@@ -23,7 +23,7 @@ def test_the_catalogue_is_complete_and_consistent(engine, least):
     assert all(knob.unit or knob.value != "integer" or "port" in knob.name for knob in catalogue)
 
 
-@pytest.mark.parametrize("engine", ["sglang"])
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
 def test_a_bare_word_that_fits_two_knobs_is_given_to_none(engine):
     """`overlap` alone could be the scheduler or the streams, so nobody answers to it."""
     assert not [knob.name for knob in knobs(engine) if "overlap" in knob.words]

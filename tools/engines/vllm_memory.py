@@ -1,0 +1,223 @@
+"""The last start of a vLLM worker + a change -> what the next start will take and leave.
+
+Unlike SGLang, vLLM estimates its graphs before it captures them and takes the estimate out of the KV pool. Larger
+graphs therefore cost KV tokens; the memory that stays free is what `gpu-memory-utilization` leaves, corrected by how far the
+estimate was off. All GB are GiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
+
+from agent.domain import Forecast, ForecastRow, Interval
+from tools.engines.catalogue import knob_named
+from tools.engines.facts import Capture, StartupFacts
+from tools.engines.restart_time import restart_seconds
+from tools.engines.sglang_capture import DecodeCost, Span, comparable, decode_cost, outward
+from tools.engines.sglang_configuration import sizes_in
+
+_DEFAULT_SHARE: Final = 0.92
+"""`gpu-memory-utilization` where nothing is said (0.24.0)."""
+_OFF_GB: Final = 0.3
+"""GB by which the profiled peaks differ between two starts, and by which an estimate of the graphs misses."""
+_NO_MEMORY: Final = frozenset({"scheduler overlap", "health", "reporting", "parsing"})
+_MODELLED: Final = frozenset(
+    {"max-cudagraph-capture-size", "cudagraph-capture-sizes", "max-num-seqs", "gpu-memory-utilization", "enforce-eager",
+     "scheduling-policy", "max-model-len"}
+)  # fmt: skip
+
+
+def capture_list(largest: int) -> tuple[int, ...]:
+    """Batch sizes that vLLM 0.24.0 captures up to a largest one, ascending (config/vllm.py:1640-1800)."""
+    sizes = [1, 2, 4, *range(8, min(largest + 1, 256), 8), *range(256, largest + 1, 16)]
+    return tuple(size for size in sizes if size <= largest)
+
+
+def default_largest(max_num_seqs: int, *, drafts: int = 0, max_num_batched_tokens: int | None = None) -> int:
+    """The largest captured size that vLLM 0.24.0 chooses where nothing is said."""
+    largest = min(max_num_seqs * (1 + drafts) * 2, 512)
+    return largest if max_num_batched_tokens is None else min(largest, max_num_batched_tokens)
+
+
+def forecast(
+    *,
+    facts: StartupFacts,
+    history: Sequence[StartupFacts] = (),
+    change: Mapping[str, str | None],
+    floor_gb: float,
+    start_seconds: Sequence[float] = (),
+) -> Forecast:
+    """Forecast the next start after a change; see `sglang_memory.forecast`, whose promise this keeps for vLLM."""
+    last = facts.decode_capture
+    sizes = _sizes_after(facts, change)
+    unknown = [name for name in change if not _is_modelled(name)]
+    cost = decode_cost(
+        sizes,
+        last=last,
+        others=[
+            capture for start in history if comparable(facts, start) and (capture := start.decode_capture) is not None
+        ],
+    )
+    pool, tokens = _pool(facts, change, cost)
+    free_now, free = _free(facts, change, cost)
+    if unknown:
+        free = None
+    restart = restart_seconds(facts, start_seconds, [cost.seconds] if sizes else [])
+    rows = _rows(facts, last, sizes, pool, cost, free_now, free, restart)
+    fits, why = _judge(free, floor_gb, pool, unknown)
+    return Forecast(
+        rows=rows,
+        free_after_capture=free,
+        restart_seconds=restart,
+        fits=fits,
+        why=why,
+        queue=_queue(facts, change, tokens, sizes),
+    )
+
+
+def _is_modelled(name: str) -> bool:
+    knob = knob_named("vllm", name)
+    return name in _MODELLED or (knob is not None and knob.subsystem in _NO_MEMORY)
+
+
+def _sizes_after(facts: StartupFacts, change: Mapping[str, str | None]) -> tuple[int, ...]:
+    settings = facts.settings
+    eager = (
+        change["enforce-eager"] is not None if "enforce-eager" in change else settings.get("enforce_eager") == "True"
+    )
+    if eager:
+        return ()
+    if change.get("cudagraph-capture-sizes"):
+        return sizes_in(change["cudagraph-capture-sizes"] or "")
+    largest = sizes_in(change.get("max-cudagraph-capture-size") or "")
+    if largest:
+        return capture_list(largest[0])
+    stated = "max_cudagraph_capture_size" in settings or "cudagraph_capture_sizes" in settings
+    running = sizes_in(change.get("max-num-seqs") or "")
+    if running and not stated:
+        budget = sizes_in(settings.get("max_num_batched_tokens", ""))
+        return capture_list(default_largest(running[0], max_num_batched_tokens=budget[0] if budget else None))
+    last = facts.decode_capture
+    return last.sizes if last is not None else ()
+
+
+def _share_move(facts: StartupFacts, change: Mapping[str, str | None]) -> float:
+    """GB by which the memory that vLLM may take grows."""
+    if "gpu-memory-utilization" not in change or facts.gpu_total_gb is None:
+        return 0.0
+    now, then = _share(facts.settings.get("gpu_memory_utilization")), _share(change["gpu-memory-utilization"])
+    return (then - now) * facts.gpu_total_gb
+
+
+def _share(written: str | None) -> float:
+    try:
+        return float(written) if written else _DEFAULT_SHARE
+    except ValueError:
+        return _DEFAULT_SHARE
+
+
+def _pool(
+    facts: StartupFacts, change: Mapping[str, str | None], cost: DecodeCost
+) -> tuple[Interval | None, Span | None]:
+    if facts.kv_gb is None:
+        return None, None
+    moved = _share_move(facts, change)
+    off = _OFF_GB if moved or cost.growth != Span(0.0, 0.0) else 0.05
+    span = Span(
+        max(0.0, facts.kv_gb + moved - cost.growth.high - off), max(0.0, facts.kv_gb + moved - cost.growth.low + off)
+    )
+    low, high = outward(span)
+    basis = (
+        f"{facts.kv_gb:.2f} GB measured at the last start, {moved:+.2f} by the memory share, less the growth of the "
+        "estimate of the graphs"
+    )
+    per_token = facts.kv_gb / facts.kv_tokens if facts.kv_tokens else None
+    tokens = Span(span.low / per_token, span.high / per_token) if per_token else None
+    return Interval(low=low, high=high, unit="GB", basis=basis), tokens
+
+
+def _free(
+    facts: StartupFacts, change: Mapping[str, str | None], cost: DecodeCost
+) -> tuple[float | None, Interval | None]:
+    total = facts.gpu_total_gb
+    if total is None:
+        return None, None
+    share = _share(facts.settings.get("gpu_memory_utilization"))
+    last = facts.decode_capture
+    missed = 0.0
+    if last is not None and last.gb is not None and facts.graph_estimate_gb is not None:
+        missed = last.gb - facts.graph_estimate_gb
+    others = 0.0 if facts.free_before_weights_gb is None else max(0.0, total - facts.free_before_weights_gb)
+    now = total * (1 - share) - missed - others
+    then = now - _share_move(facts, change)
+    off = _OFF_GB + 0.15 * max(abs(cost.growth.low), abs(cost.growth.high))
+    low, high = outward(Span(then - off, then + off))
+    basis = (
+        f"{total:.1f} GB x (1 - memory share) less {missed:+.2f} by which graphs exceeded their estimate and "
+        f"{others:.2f} held by others; graphs come out of the KV pool"
+    )
+    return round(now, 2), Interval(low=low, high=high, unit="GB", basis=basis)
+
+
+def _rows(
+    facts: StartupFacts,
+    last: Capture | None,
+    sizes: Sequence[int],
+    pool: Interval | None,
+    cost: DecodeCost,
+    free_now: float | None,
+    free: Interval | None,
+    restart: Interval | None,
+) -> tuple[ForecastRow, ...]:
+    rows: list[ForecastRow] = []
+    if facts.weights_gb is not None:
+        then = Interval(low=facts.weights_gb, high=facts.weights_gb, unit="GB", basis="measured and not touched")
+        rows.append(ForecastRow(name="weights", now=facts.weights_gb, then=then))
+    if pool is not None:
+        rows.append(ForecastRow(name="KV pool", now=facts.kv_gb, then=pool))
+    basis = f"the engine's list up to {max(sizes)}" if sizes else "none"
+    count = Interval(low=len(sizes), high=len(sizes), unit="graphs", basis=basis)
+    rows.append(ForecastRow(name="captured sizes", now=None if last is None else len(last.sizes), then=count))
+    rows.append(ForecastRow(name="decode graphs", now=None if last is None else last.gb, then=cost.gb))
+    if free is not None:
+        rows.append(ForecastRow(name="free after capture", now=free_now, then=free))
+    rows.append(ForecastRow(name="capture seconds", now=None if last is None else last.seconds, then=cost.seconds))
+    if restart is not None:
+        rows.append(ForecastRow(name="restart seconds", now=None, then=restart))
+    return tuple(rows)
+
+
+def _judge(
+    free: Interval | None, floor_gb: float, pool: Interval | None, unknown: Sequence[str]
+) -> tuple[Literal["fits", "does not fit", "unsure"], str]:
+    if unknown:
+        return "unsure", f"What {', '.join(unknown)} does to GPU memory is not worked out."
+    if pool is not None and pool.high <= 0:
+        return "does not fit", "Nothing is left for the KV pool, and the engine refuses to start."
+    if free is None:
+        return "unsure", "The log does not say how much memory the GPU has, so what stays free is not known."
+    said = f"{free.low:.2f} to {free.high:.2f} GB stay free after capture"
+    if free.high < floor_gb:
+        return "does not fit", f"Only {said}, below the floor of {floor_gb:g} GB."
+    if free.low < floor_gb:
+        return "unsure", f"{said[0].upper()}{said[1:]}, and the floor is {floor_gb:g} GB."
+    return "fits", f"{said}, at least {free.low - floor_gb:.2f} GB above the floor of {floor_gb:g} GB."
+
+
+def _queue(
+    facts: StartupFacts, change: Mapping[str, str | None], tokens: Span | None, sizes: Sequence[int]
+) -> tuple[str, ...]:
+    said = []
+    written = sizes_in(change.get("max-num-seqs") or "")
+    running = written[0] if written else facts.max_running_requests
+    if running is not None:
+        said.append(f"At most {running} requests run in one step; vLLM's queue has no limit of its own.")
+    if sizes and running is not None and running > max(sizes):
+        said.append(f"Steps of up to {max(sizes)} tokens run captured; larger ones run eager.")
+    if tokens is not None and running:
+        said.append(
+            f"The KV pool goes from {facts.kv_tokens or 0:,} to {int(tokens.low):,} to {int(tokens.high):,} tokens: "
+            f"{int(tokens.low) // running:,} for each of {running}. Past that they are preempted and computed again."
+        )
+    return tuple(said)
