@@ -117,6 +117,7 @@ class Site:
     def __init__(self, folder: Path, *, directory: Path | None = None, forge: Forge | None = None) -> None:
         self.folder = folder
         self.script = folder / "serve.sh"
+        self.old = OLD
         self.script.write_bytes(OLD)
         self.script.chmod(0o750)
         self.directory = directory or folder / "prudent"
@@ -224,11 +225,16 @@ class Site:
     @contextlib.contextmanager
     def seams(self, **seams: str) -> Iterator[None]:
         """Set test seams of the helper for the calls in a block."""
-        self.host.seams = {f"PRUDENT_{name}": value for name, value in seams.items()}
+        before = self.host.seams
+        self.host.seams = {**before, **{f"PRUDENT_{name}": value for name, value in seams.items()}}
         try:
             yield
         finally:
-            self.host.seams = {}
+            self.host.seams = before
+
+    def crash_at(self, number: int) -> contextlib.AbstractContextManager[None]:
+        """Have the helper killed just before its action of this number."""
+        return self.seams(CRASH_AT=str(number))
 
     def watchdog_pid(self) -> int:
         """The pid of the watchdog that was started last."""

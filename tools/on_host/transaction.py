@@ -1030,6 +1030,7 @@ def take_back(books: Books, transaction: Transaction, *, by: str) -> None:
         return
     if transaction.entries[-1]["event"] != "undo_begun" or transaction.entries[-1]["by"] != by:
         books.note(transaction, "undo_begun", by=by)
+    books.disk.remove(books.folder / "spare")
     actions = {step["id"]: step["action"] for step in transaction.opened["steps"]}
     edits = [id_ for id_ in transaction.begun if actions[id_] == "edit_script"]
     try:
@@ -1059,7 +1060,6 @@ def take_back(books: Books, transaction: Transaction, *, by: str) -> None:
         script_sha256=script.now,
     )
     script.clear()
-    books.disk.remove(books.folder / "spare")
 
 
 def restore(books: Books, transaction: Transaction, script: Script, edits: Sequence[str], by: str) -> tuple[bool, bool]:
