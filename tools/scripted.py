@@ -31,6 +31,7 @@ class ScriptedHost:
         files: Content by path.
         http: Answers by `(method, url)`; an exception is raised.
         name: What messages call it.
+        directory: Prudent's own directory, as commands are told it.
     """
 
     def __init__(
@@ -40,10 +41,12 @@ class ScriptedHost:
         files: Mapping[str, bytes] | None = None,
         http: Mapping[tuple[str, str], HttpAnswer | Exception] | None = None,
         name: str = "scripted",
+        directory: str = "/var/lib/prudent",
     ) -> None:
         self._answer = answer
         self._http = dict(http or {})
         self._name = name
+        self._directory = directory
         self.files: dict[str, bytes] = dict(files or {})
         """Files by path, the shipped ones among them."""
         self.calls: list[Call] = []
@@ -62,7 +65,7 @@ class ScriptedHost:
     @property
     def directory(self) -> str:
         """Prudent's own directory."""
-        return "/var/lib/prudent"
+        return self._directory
 
     def run(
         self,

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import hashlib
 import json
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -112,6 +113,7 @@ class Writer:
         service: What restarts the worker.
         timeout: Limit for a call that runs no command of the service, in seconds; calls that do add the service's own.
         clock: Seconds that only go forward, for the heartbeat.
+        nonce: A text that no two requests share, so that an answer can be for one of them only.
     """
 
     def __init__(
@@ -123,6 +125,7 @@ class Writer:
         *,
         timeout: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
+        nonce: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
         self._host = host
         self._worker = worker
@@ -130,6 +133,7 @@ class Writer:
         self._service = service
         self._timeout = timeout
         self._clock = clock
+        self._nonce = nonce
         self._path: str | None = None
         self._turn = threading.Lock()
         self._ended: set[str] = set()
@@ -366,7 +370,7 @@ class Writer:
         if self._path is None:
             self._path = self._host.ship(HELPER.name, HELPER.read_bytes())
         argv = [self._host.python, "-I", "-S", "-B", self._path, verb]
-        request = {"directory": self._host.directory, "worker": self._worker, **request}
+        request |= {"directory": self._host.directory, "worker": self._worker, "nonce": self._nonce()}
         seal = _seal(request)
         sent = json.dumps({**request, "seal": seal}).encode()
         done = self._host.run(argv, stdin=sent, timeout=limit or self._timeout + patience)
