@@ -1,7 +1,7 @@
 """The last start of a vLLM worker + a change -> what the next start will take and leave.
 
 Unlike SGLang, vLLM estimates its graphs before it captures them and takes the estimate out of the KV pool. Larger
-graphs therefore cost KV tokens; the memory that stays free is what `gpu-memory-utilization` leaves, corrected by how far the
+graphs therefore cost KV tokens; what stays free is what `gpu-memory-utilization` leaves, corrected by how far the
 estimate was off. All GB are GiB.
 """
 
