@@ -7,6 +7,7 @@ for the policy to say. Everything that replies contain is text from outside and 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
@@ -79,8 +80,8 @@ def canary(host: Host, *, base_url: str, phase: Phase, limit_seconds: float) -> 
     """
     wish = {"kind": "canary", "base_url": base_url, "timeout": limit_seconds}
     # The request's own limit ends it; the run's, a little later, is for the look-ups around it.
-    result, why_not = _measure(host, wish, limit_seconds + 5, _say_nothing)
-    source = f"probe: one request through {base_url}"
+    result, why_not = _measure(host, wish, limit_seconds + 8, _say_nothing)
+    source = f"probe: one request through {re.sub(r'//[^/@]*@', '//', base_url)}"
     if why_not is not None:
         return _nothing("entry_answers", phase, "", why_not, source)
     answered = bool(result["answered"])
@@ -309,7 +310,7 @@ def _aborts(outcome: Outcome, check: Check, phase: Phase) -> Reading:
     detail = f"{len(wedged)} of {len(storms)} storms wedged the worker ({aborted} streams cut off)"
     if wedged:
         last = wedged[0]
-        why = f"{last['canary']['kind']}: {last['canary']['why']}" if last["canary"]["kind"] else "it brought no token"
+        why = last["canary"]["why_not"] or "it brought no token"
         detail += (
             f"; after {last['aborted']} of {last['streams']} streams were cut off, the canary got no answer "
             f"within {last['limit']:.1f} s ({why}), and {last['stalled']} streams that were left alone stood still"
@@ -317,6 +318,8 @@ def _aborts(outcome: Outcome, check: Check, phase: Phase) -> Reading:
     else:
         slowest = max(storm["recovered_after"] for storm in storms)
         detail += f"; a canary got its first token after {slowest:.2f} s at the most"
+        still = max(storm["still_counted"] or 0 for storm in storms)
+        detail += f"; up to {still} requests stayed in the engine's count two seconds after" if still else ""
         left_alone = sum(storm["survivors_failed"] for storm in storms)
         detail += f"; {left_alone} streams that were left alone failed" if left_alone else ""
     if len(storms) < result["planned"] and not wedged:

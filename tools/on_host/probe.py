@@ -44,7 +44,7 @@ import sys
 import time
 from array import array
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -260,6 +260,11 @@ class Reply(asyncio.BufferedProtocol):
         return not self.kind
 
     @property
+    def reason(self) -> str:
+        """Why it is not ok, in a few words."""
+        return self.why if self.kind in ("", "ours") else f"{self.kind}: {self.why}"
+
+    @property
     def tokens(self) -> int:
         """Generated tokens: by the server's usage, by chunks where it gave none."""
         return self.chunks if self.usage is None else self.usage
@@ -295,7 +300,7 @@ class Reply(asyncio.BufferedProtocol):
         """Close the connection and settle what came of it; the first word counts."""
         if self.done.done():
             return
-        self.kind, self.why, self.ended = kind, why, time.perf_counter()
+        self.kind, self.why, self.ended = kind, clipped(why, 200), time.perf_counter()
         if self._timer is not None:
             self._timer.cancel()
             if self._streaming:
@@ -552,7 +557,7 @@ class Client:
             "bad": len(failed),
             "statuses": dict(Counter(str(reply.status) for reply in self.replies if reply.status)),
             "errors": dict(Counter(reply.kind for reply in failed)),
-            "first": f"{failed[0].kind}: {failed[0].why}" if failed else None,
+            "first": failed[0].reason if failed else None,
         }
 
     def latency(self, replies: Sequence[Reply]) -> dict[str, Any]:
@@ -884,13 +889,11 @@ class Sessions:
         self._seed = wish.get("seed", 0)
         self._taken: dict[str, int] = {}
         self._tally = Tally()
+        self._replaced = 0
 
     async def run(self, concurrency: Sequence[int], count: int) -> dict[str, Any]:
         """Run `count` sessions in all, an equal part at each concurrency."""
-        sessions = [
-            plant(random.Random(f"{self._seed}:session:{number}"), number, self._turns, self._padding, self._taken)
-            for number in range(count)
-        ]
+        sessions = [self._plant(number) for number in range(count)]
         stopped = None
         with Meter() as meter:
             for index, at_once in enumerate(concurrency):
@@ -915,13 +918,25 @@ class Sessions:
             "stopped": stopped,
         }
 
+    def _plant(self, number: int) -> Session:
+        rng = random.Random(f"{self._seed}:session:{number}")
+        return plant(rng, number, self._turns, self._padding, self._taken)
+
+    def _next(self, waiting: Iterator[Session], total: int) -> Session | None:
+        """The next session; at their end a new one for each that failed, so that a hiccup leaves the sample whole."""
+        session = next(waiting, None)
+        if session is None and self._replaced < min(self._tally.failed, max(2, total // 10)):
+            self._replaced += 1
+            session = self._plant(total + self._replaced)
+        return session
+
     async def _part(self, sessions: Sequence[Session], at_once: int, total: int) -> str | None:
         waiting = iter(sessions)
         stopped: list[str] = []
         patience = max(8, 2 * at_once)
 
         async def one_after_the_other() -> None:
-            for session in waiting:
+            while (session := self._next(waiting, total)) is not None:
                 if not self._client.left:
                     stopped.append("the time was up")
                 if self._tally.fruitless >= patience:
@@ -930,7 +945,9 @@ class Sessions:
                     return
                 await self._session(session)
                 done = self._tally.right + self._tally.bad + self._tally.failed
-                self._report.progress(done, total, bad=self._tally.bad, in_flight=self._client.load.in_flight)
+                self._report.progress(
+                    min(done, total), total, bad=self._tally.bad, in_flight=self._client.load.in_flight
+                )
 
         await together(one_after_the_other() for _ in range(min(at_once, len(sessions))))
         return stopped[0] if stopped else None
@@ -1099,7 +1116,7 @@ class Throughput:
 
     def _why_not(self, failed: Sequence[Reply], latency: dict[str, Any]) -> str | None:
         if failed:
-            return f"{len(failed)} requests failed, the first: {failed[0].kind}: {failed[0].why}"
+            return f"{len(failed)} requests failed, the first: {failed[0].reason}"
         if not latency["tokens"]:
             return "no token was generated"
         if latency["fewer_than_seen"]:
@@ -1157,7 +1174,7 @@ class Aborts:
         """One storm for each fraction at each concurrency; the first wedge ends it."""
         before = await self._canary(self._client.timeout, tokens=32)
         if not before.ok or not before.chunks:
-            return {"storms": [], "stopped": f"no answer before the first storm: {before.kind} {before.why}".strip()}
+            return {"storms": [], "stopped": f"no answer before the first storm: {before.reason or 'no token came'}"}
         self._step = percentile(before.gaps, 0.5) or 0.0
         self._ttft = before.first - before.sent
         plans = [(size, fraction) for size in concurrency for fraction in self._fractions]
@@ -1199,6 +1216,12 @@ class Aborts:
         canary, undecided = await self._first_sign()
         tokens_after = tokens_made(await self._client.get("/metrics", timeout=2.0))
         moved = None if tokens_before is None or tokens_after is None else tokens_after - tokens_before
+        still = loads_of(await self._client.get("/v1/loads", timeout=2.0))
+        for _ in range(8 if canary.ok else 0):
+            if not still:
+                break
+            await asyncio.sleep(0.25)
+            still = loads_of(await self._client.get("/v1/loads", timeout=2.0))
         return {
             "concurrency": size,
             "fraction": fraction,
@@ -1209,8 +1232,9 @@ class Aborts:
             "stalled": sum(1 for reply in replies if reply.kind == "timeout"),
             "limit": self.limit,
             "recovered_after": canary.first - calm if canary.first else None,
-            "canary": {"ok": canary.ok, "tokens": canary.chunks, "kind": canary.kind, "why": canary.why},
+            "canary": {"ok": canary.ok, "tokens": canary.chunks, "why_not": canary.reason},
             "counter_moved": moved,
+            "still_counted": still,
             "wedged": undecided is None and not (canary.ok and canary.chunks),
             "undecided": undecided,
         }
@@ -1292,11 +1316,7 @@ async def look(client: Client, wish: dict[str, Any]) -> dict[str, Any]:
         "tokens": reply.tokens,
         "text": clipped(text, 80),
         "sound": bool(text.strip()) and not garbled(text) and not repeats(text),
-        "why_not": None
-        if reply.ok and reply.chunks
-        else f"{reply.kind}: {reply.why}"
-        if reply.kind
-        else "no token came",
+        "why_not": None if reply.ok and reply.chunks else reply.reason or "no token came",
     }
 
 
@@ -1346,8 +1366,8 @@ def loads_of(body: bytes | None) -> int | None:
 
 async def counters(client: Client) -> dict[str, float | None]:
     """What the engine counts right now; None for each that it does not."""
-    metrics = await client.get("/metrics")
-    loads = loads_of(await client.get("/v1/loads"))
+    metrics, scheduler = await asyncio.gather(client.get("/metrics"), client.get("/v1/loads"))
+    loads = loads_of(scheduler)
     if loads is None:
         loads = loads_of(await client.get("/get_load"))
     text = metrics or b""

@@ -6,12 +6,14 @@ a client's figures can be compared with it. `GET /seen` says what it saw.
 
     first, gap        seconds until the first chunk and between chunks
     fault, every      what goes wrong with every so-manieth session (see `Model.spoil`); at turn `fault_turn`
+    only              that one request alone, instead of every so-manieth
     faults            one fault each for the first sessions
     http, every       answers every so-manieth request with this status
     cut, stall        every so-manieth stream is closed, or stands still, in the middle
     wedge_after       after so many disconnects nothing is generated any more
     gauge, loads      what /metrics says runs whatever is true; whether /v1/loads exists
     foreign           tokens and requests that others finish each second
+    key               the API key that it wants
     think             generates so many tokens of reasoning before the call
 """
 
@@ -136,9 +138,11 @@ class Model:
         document = await request.json()
         self.requests += 1
         number, arrived = self.requests, time.monotonic()
-        every = self.wish.get("every", 1)
+        hit = number == self.wish["only"] if "only" in self.wish else number % self.wish.get("every", 1) == 0
         self.prompts.append(json.dumps(document.get("messages") or document.get("text")))
-        if self.wish.get("http") and number % every == 0:
+        if self.wish.get("key") and request.headers.get("Authorization") != f"Bearer {self.wish['key']}":
+            return web.json_response({"message": "no such key"}, status=401)
+        if self.wish.get("http") and hit:
             return web.json_response({"object": "error", "message": "The request queue is full."}, status=self.wish["http"])
         raw = request.path == "/generate"
         limit = document["sampling_params"]["max_new_tokens"] if raw else document.get("max_tokens", 10_000)
@@ -152,7 +156,7 @@ class Model:
         self.streams.append(record)
         try:
             await response.prepare(request)
-            await self.stream(response, document, deltas, finish, record, number, raw)
+            await self.stream(response, document, deltas, finish, record, hit, raw)
         except (ConnectionResetError, asyncio.CancelledError):
             self.disconnects += 1
             raise
@@ -162,8 +166,8 @@ class Model:
             self.finished += 1
         return response
 
-    async def stream(self, response, document, deltas, finish, record, number, raw) -> None:
-        every, cut, stall = self.wish.get("every", 1), self.wish.get("cut"), self.wish.get("stall")
+    async def stream(self, response, document, deltas, finish, record, hit, raw) -> None:
+        cut, stall = self.wish.get("cut"), self.wish.get("stall")
         if not raw:
             await self.say(response, {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]})
         due = record["arrived"] + self.first
@@ -174,14 +178,14 @@ class Model:
             while self.wedged:
                 await asyncio.sleep(0.05)
             half = index == len(deltas) // 2
-            if half and cut and number % every == 0:
+            if half and cut and hit:
                 if cut == "error":
                     await self.say(response, {"error": {"object": "error", "message": "The request queue is full.", "code": 503}})
                 elif cut == "reset":
                     response._req.transport.abort()
                     raise ConnectionResetError
                 return
-            if half and stall and number % every == 0:
+            if half and stall and hit:
                 await asyncio.sleep(3600)
             if raw:
                 text += delta["content"]

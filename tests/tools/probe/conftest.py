@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,12 +58,13 @@ def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Start the program as a host would, and leave none behind."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def with_order(**order: Any) -> subprocess.Popen[bytes]:
+    def with_order(environ: Mapping[str, str] | None = None, **order: Any) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             [sys.executable, "-I", str(PROGRAM)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            env={**os.environ, **(environ or {})},
         )
         started.append(process)
         assert process.stdin is not None

@@ -90,7 +90,7 @@ class TestAborts:
         result = measure(base_url=served.url, fractions=[0.5, 0.5, 0.5], **order)
 
         assert [storm["wedged"] for storm in result["storms"]] == [True]
-        assert result["storms"][0]["canary"]["kind"] == "timeout"
+        assert "timeout" in result["storms"][0]["canary"]["why_not"]
         assert result["stopped"] == "wedged"
 
     def test_starved_is_not_wedged(self, serve, measure) -> None:
@@ -228,7 +228,19 @@ class TestItsWords:
         assert last["event"] == "invalid"
         assert why in last["why"]
 
-    def test_silence_on_stdin_is_not_an_order(self, start) -> None:
+    def test_a_key(self, serve, start) -> None:
+        """A key is taken from the environment, goes to the server, and is in no line of output."""
+        served = serve(key="s3cret-k3y")
+        order = {"base_url": served.url, "kind": "canary", "api_key_env": "WORKER_KEY"}
+
+        right, _ = start(environ={"WORKER_KEY": "s3cret-k3y"}, **order).communicate(timeout=30)
+        wrong, _ = start(environ={"WORKER_KEY": "an0ther-k3y"}, **order).communicate(timeout=30)
+
+        assert json.loads(right.splitlines()[-1])["answered"]
+        assert json.loads(wrong.splitlines()[-1])["status"] == 401
+        assert b"k3y" not in right + wrong
+
+    def test_input_that_is_no_order(self, start) -> None:
         """Input that is not JSON is said to be so, at once."""
         process = subprocess.Popen(
             [sys.executable, "-I", str(Path(__file__).parents[3] / "tools/on_host/probe.py")],

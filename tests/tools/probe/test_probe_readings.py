@@ -132,8 +132,17 @@ class TestSessions:
         assert served.seen()["requests"] == failed.n
         assert failed.bad == failed.n // 12
         assert says in failed.detail
-        assert (corrupted.n, corrupted.bad) == (20 - failed.bad, 0)
+        # Two sessions, and no more, are sent in place of failed ones.
+        assert failed.bad > 2
+        assert (corrupted.n, corrupted.bad) == (20 + 2 - failed.bad, 0)
         assert "could not be judged" in corrupted.detail
+
+    def test_one_hiccup(self, serve, host) -> None:
+        """One failed request leaves the sample whole: another session takes the place of the one that it cost."""
+        readings = ask(host, serve(http=503, only=7).url, check_of("sessions"))
+
+        assert (readings["corrupted_sessions"].n, readings["corrupted_sessions"].bad) == (20, 0)
+        assert readings["failed_requests"].bad == 1
 
     def test_nobody_there(self, host) -> None:
         """Without a server there is no corruption reading, and every request that was tried failed."""
