@@ -28,6 +28,8 @@ PROVEN = {
 """What a proven state means, in words."""
 CONFIDENCE = 0.95
 """One-sided confidence of the bounds that stand beside shares."""
+BRIEFLY = 240
+"""Characters of a precedent's story; the lesson stands beside it in full."""
 LONGEST = 600
 """Characters of somebody's words that are shown; the record has them all."""
 
@@ -177,7 +179,7 @@ def _measured(reading: Reading | None, before: Reading | None) -> str:
         return f"no data: {said(reading.no_data or 'no reason given', 80)}"
     if reading.bad is not None and reading.n > 0:
         share = f"{reading.bad} of {reading.n}"
-        return f"{share} (under {100 * upper_bound(reading.bad, reading.n):.2g} % at {CONFIDENCE:.0%})"
+        return f"{share} (under {_percent_above(upper_bound(reading.bad, reading.n))} % at {100 * CONFIDENCE:.0f} %)"
     unit = "" if reading.unit in {"", "1"} else f" {reading.unit}"
     text = f"{reading.value:.4g}{unit}"
     if len(reading.values) > 1 and reading.value:
@@ -186,6 +188,13 @@ def _measured(reading: Reading | None, before: Reading | None) -> str:
     if before is not None and before.value and reading.concurrency is not None:
         text += f" ({100 * (reading.value / before.value - 1):+.1f} %)"
     return said(text)
+
+
+def _percent_above(share: float) -> str:
+    """A share in percent with two significant digits, rounded up: "under 1 %" must be true."""
+    percent = 100 * share
+    step = 10.0 ** (math.floor(math.log10(percent)) - 1)
+    return f"{math.ceil(percent / step - 1e-9) * step:.2g}" if percent < 99 else "100"
 
 
 def _finding(finding: Finding, record: Record) -> str:
@@ -215,7 +224,7 @@ def _interval(interval: Interval) -> str:
 
 def _precedent(precedent: Precedent) -> str:
     lesson = f" Lesson: {said(precedent.lesson)}" if precedent.lesson else ""
-    return f"`{precedent.id}` ({said(precedent.why)}): {said(precedent.what)}{lesson}"
+    return f"`{precedent.id}` ({said(precedent.why)}): {said(precedent.what, BRIEFLY)}{lesson}"
 
 
 def _evidence(record: Record) -> Iterator[str]:

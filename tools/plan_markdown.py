@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
@@ -113,11 +114,7 @@ def outline(text: str) -> Outline:
     lines = tuple(re.findall(r"[^\n]*\n|[^\n]+\Z", text))
     prose = _prose(lines)
     found = [heading for place in range(len(lines)) if (heading := _heading_at(lines, prose, place)) is not None]
-    headings = []
-    for number, heading in enumerate(found):
-        end = next((other.line for other in found[number + 1 :] if other.level <= heading.level), len(lines))
-        headings.append(heading._replace(end=end))
-    return Outline(lines, tuple(headings), prose)
+    return Outline(lines, _ended(found, len(lines)), prose)
 
 
 def section_of(document: Outline, wanted: Option) -> Heading | None:
@@ -146,7 +143,8 @@ def section_of(document: Outline, wanted: Option) -> Heading | None:
         for heading in sections
         if not GENERAL.search(normal(heading.text)) and mentions(_own_text(document, heading), names)
     ]
-    innermost = [h for h in inside if not any(h.line < other.line < h.end for other in inside)]
+    followed = zip(inside, [*(other.line for other in inside), len(document.lines)][1:], strict=True)
+    innermost = [heading for heading, next_line in followed if next_line >= heading.end]
     if len(innermost) == 1:
         return innermost[0]
     title = document.headings[0] if document.titled else None
@@ -190,16 +188,17 @@ def _score(heading: Heading, wanted: Option, sections: Sequence[Heading]) -> int
     score = 100 + strength if strength else 0
     if number is not None and number[1] in wanted.numbers:
         score = score + 50 if score else 90
-    around = [other for other in sections if other.line < heading.line < other.end]
     named = mentions(heading.text, tuple(normal(value) for value in wanted.values))
     if not score and named:
+        around = [other for other in sections if other.line < heading.line < other.end]
         score = max((100 + found for o in around if (found := mentions(o.text, wanted.words))), default=0)
     return score + 50 if score and named else score
 
 
 def _own_text(document: Outline, heading: Heading) -> str:
     """The sentences of a section: without its sub-sections, code, lists and tables, which name many options."""
-    end = next((h.line for h in document.headings if h.line > heading.line), heading.end)
+    following = bisect_right(document.headings, heading.line, key=lambda other: other.line)
+    end = document.headings[following].line if following < len(document.headings) else heading.end
     return "\n".join(
         document.lines[place]
         for place in range(heading.body, min(end, heading.end))
@@ -219,18 +218,19 @@ def _heading_at(lines: Sequence[str], prose: Sequence[bool], place: int) -> Head
     """The heading that stands on a line; its end is not known yet."""
     if not prose[place]:
         return None
-    bare = lines[place].lstrip("\ufeff").rstrip("\r\n")
-    atx = re.match(r"^ {0,3}(#{1,6})(?:[ \t]+(.*?))?[ \t]*$", bare)
+    bare = lines[place].lstrip("\ufeff").rstrip()
+    atx = re.match(r"^ {0,3}(#{1,6})(?=[ \t]|$)", bare)
     if atx is not None:
-        words = atx[2] or ""
-        closed = re.match(r"^(.*?)[ \t]+#+$", words)
+        words = bare[atx.end() :].strip()
+        open_end = words.rstrip("#")
+        closed = open_end != words and open_end[-1:] in {"", " ", "\t"}
         style: Literal["atx", "closed"] = "closed" if closed else "atx"
-        text = closed[1] if closed else words
+        text = open_end.rstrip() if closed else words
         return Heading(place, place + 1, 0, len(atx[1]), text, style, _opens_ours(lines, place + 1))
     if _underlined(lines, prose, place):
         level = 1 if lines[place + 1].lstrip().startswith("=") else 2
         return Heading(place, place + 2, 0, level, bare.strip(), "setext", _opens_ours(lines, place + 2))
-    bold = re.match(r"^(?:\*\*|__)(?!\s)([^*_].*?)(?:\*\*|__):?[ \t]*$", bare)
+    bold = re.match(r"^(?:\*\*|__)(?!\s)([^*_].*?)(?:\*\*|__):?$", bare)
     if bold is not None and (place == 0 or not lines[place - 1].strip()):
         ours = _opens_ours(lines, place + 1)
         return Heading(place, place + 1, 0, BOLD + ours, bold[1], "bold", ours)
@@ -238,8 +238,23 @@ def _heading_at(lines: Sequence[str], prose: Sequence[bool], place: int) -> Head
 
 
 def _opens_ours(lines: Sequence[str], place: int) -> bool:
-    following = next((line for line in lines[place:] if line.strip()), "")
-    return MARKER.match(following) is not None
+    while place < len(lines) and not lines[place].strip():
+        place += 1
+    return place < len(lines) and MARKER.match(lines[place]) is not None
+
+
+def _ended(headings: Sequence[Heading], last: int) -> tuple[Heading, ...]:
+    """Give each heading the end of its section: the next heading that is not below it."""
+    done = list(headings)
+    under: list[int] = []
+    for number, heading in enumerate(headings):
+        while under and headings[under[-1]].level >= heading.level:
+            closed = under.pop()
+            done[closed] = headings[closed]._replace(end=heading.line)
+        under.append(number)
+    for number in under:
+        done[number] = headings[number]._replace(end=last)
+    return tuple(done)
 
 
 def _underlined(lines: Sequence[str], prose: Sequence[bool], place: int) -> bool:

@@ -16,8 +16,8 @@ KNOWN = (
 )
 """Words that are taken for a state."""
 WORD = rf"(?P<word>{KNOWN})(?![\w-])"
-CLOSING = r"[*_`~\s.|\])}:]*"
-"""What may follow a state and says nothing more."""
+MARKUP, WHITE = "*_`~", " \t\r\n"
+"""What may stand around a state and says nothing."""
 LINE = re.compile(
     r"^(?P<lead>\s*(?:>\s*)?(?:[-*+]\s+)?[*_`]*(?:current )?(?:status|state)[*_`]*\s*[:=—–-]\s*[*_`\[(]*\s*"
     rf"(?:[^\w\s*_`\[(|]+\s*)?){WORD}",
@@ -90,11 +90,14 @@ def reworded(text: str, found: re.Match[str], state: str) -> str:
         return text
     shown = state.upper() if word.isupper() else state.capitalize() if word[0].isupper() else state
     start = re.sub(rf"[{''.join(SIGNS)}]\ufe0f?(?=\s*$)", SIGN_OF.get(state, ""), text[: found.start("word")])
-    said = re.match(rf"^(?P<close>[*_`~]*)(?P<said>(?!{CLOSING}$)[^|]*?)(?P<tail>[*_`~\s|]*)$", rest, re.DOTALL)
-    closed_at_once = re.match(rf"^{CLOSING}$", rest) or rest.lstrip("*_`").startswith((" (was: ", "]", ")"))
-    if closed_at_once or said is None or not said["said"].strip(" .,;"):
+    cell, bar, others = rest.partition("|")
+    told = cell.rstrip(MARKUP + WHITE)
+    after = cell[len(told) :] + bar + others
+    close = told[: len(told) - len(told.lstrip(MARKUP))]
+    told = told[len(close) :]
+    if not told.strip(" .,;:])}") or told[0] in ")]" or told.startswith(" (was: "):
         return f"{start}{shown}{rest}"
-    return f"{start}{shown}{said['close']} (was: {word}{said['said'].rstrip()}){said['tail']}"
+    return f"{start}{shown}{close} (was: {word}{told}){after}"
 
 
 def _in_section(document: Outline, section: Heading, state: str) -> Iterator[Edit]:
