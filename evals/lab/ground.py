@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -25,6 +26,7 @@ READY_SECONDS = 60.0
 """Wall seconds that a start may take; it takes about two on a machine with nothing else to do."""
 STOP_SECONDS = 3.0
 """Wall seconds that a worker may take to drain before the supervisor kills it."""
+_FIRST_PORT, _PORTS = 20_000, 12_000
 _LAUNCHER = '''"""Launch the inference server."""
 
 import os
@@ -112,7 +114,7 @@ def up(
     directory = directory.resolve()
     down(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    ground = _ground(directory, port or _free_port())
+    ground = _ground(directory, port or _free_port(directory))
     private.write(
         directory,
         private.Nature(
@@ -163,10 +165,25 @@ def _ground(directory: Path, port: int) -> Ground:
     )
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _free_port(directory: Path) -> int:
+    """A free port below the range that outgoing connections take, so that none of those gets in between.
+
+    Where the search begins follows from the directory: grounds that are put up at once do not meet.
+
+    Raises:
+        GroundError: all of them are held.
+    """
+    begin = zlib.crc32(str(directory).encode())
+    for step in range(_PORTS):
+        port = _FIRST_PORT + (begin + step) % _PORTS
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise GroundError(f"no port is free between {_FIRST_PORT} and {_FIRST_PORT + _PORTS}")
 
 
 def _write_tree(ground: Ground) -> None:
@@ -188,7 +205,7 @@ def _write_tree(ground: Ground) -> None:
     packages = venv / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
     packages.mkdir(parents=True)
     ours = str(Path(__file__).resolve().parents[2])
-    paths = [path for path in sys.path if path and Path(path).name == "site-packages"]
+    paths = [path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"}]
     (packages / "engine.pth").write_text("".join(f"{path}\n" for path in [*paths, ours]), encoding="utf-8")
 
 

@@ -104,7 +104,7 @@ class Daemon:
             if word in {"start", "restart"} and self._pid() == 0:
                 self._crashes.clear()
                 await self._spawn()
-            return {**self._status(), "was": was}
+            return {**self._status(), "was": was, "daemon": os.getpid()}
 
     def _pid(self) -> int:
         return self._process.pid if self._process is not None and self._process.returncode is None else 0
@@ -269,16 +269,19 @@ def main(argv: list[str]) -> int:
         answer = ask("start")
     if answer is None:
         answer = {"state": "stopped", "pid": 0, "restarts": 0, "since": 0}
-    if read.word == "stop":
-        _await_end()
+    if read.word == "stop" and "daemon" in answer:
+        _await_end(answer["daemon"])
     print(answer["pid"] if read.word == "pid" else json.dumps(answer))
     return 1 if "error" in answer else 0
 
 
-def _await_end() -> None:
-    """Wait until the daemon has let go of its lock."""
+def _await_end(daemon: int) -> None:
+    """Wait until the daemon has let go of its lock and is gone; one that nobody has waited for is gone too."""
     with Path(_LOCK).open("a", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        while Path(f"/proc/{daemon}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.005)
 
 
 if __name__ == "__main__":
