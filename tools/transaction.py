@@ -36,6 +36,7 @@ HELPER = Path(__file__).with_name("on_host") / "transaction.py"
 
 REFUSALS: Mapping[str, tuple[type[Refused], str]] = {
     "held": (RunInFlight, "Wait for that run, or see it with: prudent history"),
+    "locked": (RunInFlight, "Wait for it to end, then ask again."),
     "busy": (RunInFlight, "Settle it first with: prudent resume"),
     "stale": (StaleState, "Ask again: the plan has to be made anew for what is there now."),
     "spent": (SpentApproval, "Ask again: every approval opens one transaction."),
@@ -370,10 +371,13 @@ class Writer:
         if self._path is None:
             self._path = self._host.ship(HELPER.name, HELPER.read_bytes())
         argv = [self._host.python, "-I", "-S", "-B", self._path, verb]
-        request |= {"directory": self._host.directory, "worker": self._worker, "nonce": self._nonce()}
+        limit = limit or self._timeout + patience
+        # Half of the time may go into waiting for the host's lock, so that no call outlives our interest in it.
+        own = {"directory": self._host.directory, "worker": self._worker, "wait": limit / 2, "nonce": self._nonce()}
+        request |= own
         seal = _seal(request)
         sent = json.dumps({**request, "seal": seal}).encode()
-        done = self._host.run(argv, stdin=sent, timeout=limit or self._timeout + patience)
+        done = self._host.run(argv, stdin=sent, timeout=limit)
         answer = self._parse(argv, done.status, done.stdout, done.stderr, seal)
         if answer.pop("ok"):
             return answer

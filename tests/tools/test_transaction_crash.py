@@ -49,17 +49,25 @@ def attempt(site, run: str) -> Attempt:
 
 
 def points(site, *names: str) -> list[tuple[int, str]]:
-    """The durable actions of the last of some calls, as the helper itself lists them; they are left undone."""
+    """The points of the last of some calls, which are left undone."""
     site.open(site.writer.lease("r-first", 60).token, "r-first", run="r-first")
     reset(site, "r-first")
     tried = attempt(site, "r-traced")
     for name in names[:-1]:
         tried.calls[name]()
-    with site.seams(TRACE=str(site.folder / "trace")):
-        tried.calls[names[-1]]()
-    listed = [line.split()[:2] for line in (site.folder / "trace").read_text().splitlines()]
+    found = listed(site, tried.calls[names[-1]])
     reset(site, tried.run)
-    return [(int(number), action) for number, action in listed if ALL or action != "sync"]
+    return [(number, action) for number, action in found if ALL or action != "sync"]
+
+
+def listed(site, call: Callable[[], Execution]) -> list[tuple[int, str]]:
+    """The durable actions of a call, as the helper itself lists them."""
+    trace = site.folder / "trace"
+    with site.seams(TRACE=str(trace)):
+        call()
+    lines = [line.split()[:2] for line in trace.read_text().splitlines()]
+    trace.unlink()
+    return [(int(number), action) for number, action in lines]
 
 
 def reset(site, run: str) -> None:
@@ -137,3 +145,28 @@ def test_an_undo_killed_at_any_action_ends_when_it_is_called_again(site, names) 
         assert site.script.read_bytes() == old, where
         assert site.process().argv == OLD_RUNS, where
         assert "restart" in names or site.process().identity == site.before.identity, where
+
+
+def test_three_deaths_in_a_row_still_end_with_the_old_worker(site) -> None:
+    """The helper dies after its edit, the worker restarts itself on it, the undo dies half way: old bytes run."""
+    tried = attempt(site, "r-1")
+    tried.calls["open"]()
+    done = next(number for number, action in listed(site, tried.calls["edit"]) if action == "exchange") + 3
+    reset(site, "r-1")
+    tried = attempt(site, "r-2")
+    tried.calls["open"]()
+    with site.crash_at(done), pytest.raises(NoAnswer):
+        tried.calls["edit"]()
+    assert site.script.read_bytes() == tried.new
+    assert [entry.event for entry in site.writer.observe().execution.journal] == ["opened", "begun"]
+    site.serve("restart")
+    assert site.process().argv == NEW_RUNS
+    for number in range(1, 100):
+        with site.crash_at(number), pytest.raises(NoAnswer):
+            tried.calls["undo"]()
+        if site.script.read_bytes() == site.old:
+            break
+    assert site.process().argv == NEW_RUNS
+    assert tried.calls["undo"]().state == "undone"
+    assert site.script.read_bytes() == site.old
+    assert site.process().argv == OLD_RUNS

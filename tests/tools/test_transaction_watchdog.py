@@ -50,6 +50,7 @@ def test_a_watchdog_that_finds_nothing_written_restarts_nothing(site) -> None:
     assert site.process().identity == site.before.identity
 
 
+@pytest.mark.slow
 def test_an_agent_that_renews_keeps_its_change(cold_site) -> None:
     """A heartbeat carries a transaction over many watchdog times, a restart that is slower than one included."""
     site = cold_site

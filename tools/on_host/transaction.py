@@ -4,8 +4,9 @@
 
 Request and answer are one JSON object each. An answer is `{"ok": true, ...}` with exit status 0 or
 `{"ok": false, "kind": "...", "says": "...", ...}` with status 1. Every request names `directory` (Prudent's own,
-absolute) and `worker`. An optional `seal` is the SHA-256 of the rest of the object in canonical JSON; an answer always
-has one, and `to` repeats the seal of the request, so that neither a garbled nor a foreign answer passes for ours.
+absolute) and `worker`, and may say how many seconds to `wait` for the worker's lock. An optional `seal` is the SHA-256
+of the rest of the object in canonical JSON; an answer always has one, and `to` repeats the seal of the request, so that
+neither a garbled nor a foreign answer passes for ours.
 
     lease release observe status                        who may write, and how things stand
     open step renew commit undo abandon                 one transaction, from the approval to its named end
@@ -380,8 +381,9 @@ class Transaction:
     @property
     def problem(self) -> str | None:
         """The last thing that went wrong, unless what came later settled it."""
+        settled = self.state in ("committed", "undone")
         for entry in reversed(self.entries):
-            if entry["event"] in ("failed", "undo_failed", "abandoned"):
+            if entry["event"] in (("failed",) if settled else ("failed", "undo_failed", "abandoned")):
                 return str(entry["detail"].get("says"))
         return None
 
@@ -510,8 +512,8 @@ class Books:
         return self.journal
 
     @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """Be the only one; everything that was known before is read again."""
+    def lock(self, patience: float = 1e9) -> Iterator[None]:
+        """Be the only one, after so many seconds of waiting at most; everything that was known before is read again."""
         self.disk.make(self.folder)
         mode = self.directory.stat()
         if mode.st_uid != os.geteuid():
@@ -520,11 +522,23 @@ class Books:
             self.directory.chmod(0o700)
         handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            self._acquire(handle, patience)
             self.reload().settle()
             yield
         finally:
             os.close(handle)
+
+    def _acquire(self, handle: int, patience: float) -> None:
+        limit = now() + patience
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if now() > limit:
+                    raise Refusal("locked", f"another call is at work on {self.worker!r}.") from None
+                time.sleep(0.01)
+            else:
+                return
 
     def note(self, transaction: Transaction, event: str, *, by: str, step: str | None = None, **detail: Any) -> None:
         """Write one line of a transaction, on a full disk into the room that was kept for it."""
@@ -1028,55 +1042,56 @@ def take_back(books: Books, transaction: Transaction, *, by: str) -> None:
     """
     if transaction.state in ENDED:
         return
-    if transaction.entries[-1]["event"] != "undo_begun" or transaction.entries[-1]["by"] != by:
-        books.note(transaction, "undo_begun", by=by)
     books.disk.remove(books.folder / "spare")
-    actions = {step["id"]: step["action"] for step in transaction.opened["steps"]}
-    edits = [id_ for id_ in transaction.begun if actions[id_] == "edit_script"]
     try:
         script, service = Script(books, transaction), Service(books, transaction)
         service.settle()
-        touched, restored = restore(books, transaction, script, edits, by)
-        before = identity_in(transaction.opened["before"])
+        touched = came_into_effect(transaction, script)
+        last = transaction.entries[-1]
+        if (last["event"], last["by"]) != ("undo_begun", by):
+            books.note(transaction, "undo_begun", by=by, touched=touched)
+        restored = touched and restore(books, transaction, script, by)
         process = service.main()
-        restarts = [id_ for id_ in transaction.begun if actions[id_] == "restart" and service.launched(id_)]
-        restarted = bool(restarts) or (touched and identity_in(process) != before)
+        launched = [id_ for id_ in transaction.begun if service.launched(id_)]
+        restarted = bool(launched) or (touched and identity_in(process) != identity_in(transaction.opened["before"]))
         if restarted:
-            earlier = service.launched("undo")
-            came = identity_in(process)
+            earlier, came = service.launched("undo"), identity_in(process)
             if earlier is None or came is None or list(came) == earlier["before"]:
                 process = service.restart("undo")
     except (Refusal, OSError) as error:
         kind = error.kind if isinstance(error, Refusal) and error.kind == "foreign_edit" else "undo_failed"
         books.note(transaction, "undo_failed", by=by, kind=kind, says=str(error))
         raise Refusal(kind, str(error)) from error
+    seen = script.now
     books.note(
-        transaction,
-        "undone",
-        by=by,
-        restored=restored,
-        restarted=restarted,
-        process=process,
-        script_sha256=script.now,
+        transaction, "undone", by=by, restored=restored, restarted=restarted, process=process, script_sha256=seen
     )
     script.clear()
 
 
-def restore(books: Books, transaction: Transaction, script: Script, edits: Sequence[str], by: str) -> tuple[bool, bool]:
-    """Put the old content back; answer whether the edit had come into effect, and whether that was needed now."""
-    if not edits:
-        return False, False
-    id_ = edits[-1]
+def came_into_effect(transaction: Transaction, script: Script) -> bool:
+    """Whether the script held our new content at any time, so that a process may have read it."""
     script.settle()
-    begun, finished = transaction.begun[id_], id_ in transaction.done
-    refused = transaction.failed.get(id_, {}).get("kind") == "stale"
+    if any(entry["detail"].get("touched") for entry in transaction.entries if entry["event"] == "undo_begun"):
+        return True
+    for step in transaction.opened["steps"]:
+        begun = transaction.begun.get(step["id"])
+        if step["action"] == "edit_script" and begun is not None:
+            refused = transaction.failed.get(step["id"], {}).get("kind") == "stale"
+            renamed = bool(begun["plain"]) and not refused
+            done = step["id"] in transaction.done
+            return done or script.was_exchanged() or script.now == script.new or renamed
+    return False
+
+
+def restore(books: Books, transaction: Transaction, script: Script, by: str) -> bool:
+    """Put the old content back; False where it lies there already."""
     found = script.now
-    renamed = bool(begun.get("plain")) and not refused
-    touched = finished or script.was_exchanged() or found == script.new or renamed
-    if found == script.old or not touched:
-        return touched, False
+    if found == script.old:
+        return False
     if found != script.new:
         raise Refusal("foreign_edit", f"{script.path} holds neither the old nor the new content: somebody edited it.")
+    id_ = next(step["id"] for step in transaction.opened["steps"] if step["action"] == "edit_script")
     try:
         script.put(
             script.old,
@@ -1085,7 +1100,7 @@ def restore(books: Books, transaction: Transaction, script: Script, edits: Seque
         )
     except Refusal as refusal:
         raise Refusal("foreign_edit", str(refusal)) from refusal
-    return True, True
+    return True
 
 
 # ---------------------------------------------------------------------------------------------------- verbs
@@ -1296,6 +1311,9 @@ def lay_down(books: Books, transaction: str, contents: Mapping[str, bytes]) -> N
     for name, content in contents.items():
         if hash_of(folder / name) != sha256(content):
             books.disk.write(folder / name, content)
+    # A call that died may have made these names without syncing them.
+    for made in (folder, folder.parent, books.folder, books.folder.parent, books.directory):
+        books.disk.sync(made)
     books.disk.write(books.folder / "spare", os.urandom(SPARE))  # noise: a file system that packs zeros keeps no room
 
 
@@ -1435,7 +1453,7 @@ def carry_out(verb: str, request: Json, disk: Disk) -> Json:
         books = Books(request, disk)
         if verb in UNLOCKED:
             return {"ok": True, **UNLOCKED[verb](books, request)}
-        with books.lock():
+        with books.lock(number_of(request, "wait") if "wait" in request else 1e9):
             return {"ok": True, **LOCKED[verb](books, request)}
     except Refusal as refusal:
         return {"ok": False, "kind": refusal.kind, "says": str(refusal), **refusal.more}
