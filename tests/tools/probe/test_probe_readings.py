@@ -155,9 +155,9 @@ class TestSessions:
 
     def test_when_the_time_is_up(self, serve, host) -> None:
         """A run that is out of time judges what it has, and what was cut short did not fail."""
-        served = serve(first=0.3)
+        served = serve(first=0.2)
 
-        readings = ask(host, served.url, check_of("sessions", concurrency=(2,), count=100), limit=2.5)
+        readings = ask(host, served.url, check_of("sessions", concurrency=(2,), count=100), limit=1.6)
 
         corrupted, failed = readings["corrupted_sessions"], readings["failed_requests"]
         assert 0 < corrupted.n < 100
@@ -182,11 +182,11 @@ class TestThroughput:
         """One reading for each concurrency with every run in it, over prompts that are all different."""
         served = serve(gap=0.01)
 
-        readings = ask(host, served.url, check_of("throughput", (2, 8), count=3, tokens=40))
+        readings = ask(host, served.url, check_of("throughput", (2, 8), count=2, tokens=40))
 
         few, many = readings["throughput_tokens_per_second@2"], readings["throughput_tokens_per_second@8"]
         assert (few.n, many.n) == (len(few.values), len(many.values))
-        assert few.n == 3 or "not valid: the client" in few.detail
+        assert few.n == 2 or "not valid: the client" in few.detail
         assert few.value is not None
         assert few.value == pytest.approx(sum(few.values) / few.n)
         assert many.value is not None
@@ -194,7 +194,7 @@ class TestThroughput:
         assert readings["failed_requests"].value == 0.0
         seen = served.seen()
         assert seen["peak"] == 8
-        assert len(set(seen["prompts"])) == seen["requests"] >= 4 * (2 + 8)
+        assert len(set(seen["prompts"])) == seen["requests"] >= 3 * (2 + 8)
 
     def test_foreign_traffic(self, serve, host) -> None:
         """A measurement that others touched is no measurement."""
@@ -224,7 +224,7 @@ class TestThroughput:
 
     def test_a_server_without_usage(self, serve, host) -> None:
         """Without usage the chunks are counted."""
-        readings = ask(host, serve(usage=0, gap=0.03).url, check_of("throughput", (4,), count=1, tokens=30))
+        readings = ask(host, serve(usage=0, gap=0.03).url, check_of("throughput", (4,), count=1, tokens=20))
 
         assert readings["throughput_tokens_per_second@4"].n == 1
 
@@ -302,7 +302,7 @@ class TestLiveRequests:
 
     def test_nobody_there(self, host) -> None:
         """Without a worker nobody has been counted."""
-        assert live_requests(host, base_url=f"http://127.0.0.1:{free_port()}", limit_seconds=3) is None
+        assert live_requests(host, base_url=f"http://127.0.0.1:{free_port()}", limit_seconds=1) is None
 
 
 class TestTheProbeItselfFails:
