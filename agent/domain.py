@@ -227,6 +227,8 @@ class Precedent(Noun):
     """Metrics whose breach is this incident happening again."""
     reopen_when: str | None = None
     """The condition under which a change that was deferred for it may be tried again."""
+    undoes_fix: bool = False
+    """Whether the change would undo a fix: what is known to keep this away is in force, and would be no longer."""
     reference: str | None = None
     """Where it can be read."""
     tainted: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from agent.domain import Change, Knob, Record, Setting
@@ -39,6 +39,8 @@ class Bearing(NamedTuple):
     demanding: bool = False
     """Whether it is close enough, and possible enough here, that its checks are demanded and its condition for
     trying again counts."""
+    undoing: bool = False
+    """Whether the change would undo a fix."""
 
 
 class Scene(NamedTuple):
@@ -126,13 +128,25 @@ def of_incident(incident: Incident, scene: Scene, failed: Mapping[str, str]) -> 
     return _ranked(reasons, demanding=close and within_reach)
 
 
-def of_record(record: Record, scene: Scene, signature: Collection[str]) -> Bearing:
+def woken_guards(incidents: Iterable[Incident], scene: Scene) -> frozenset[str]:
+    """Knobs by which the change would undo the fix of some incident."""
+    return frozenset(
+        condition.knob
+        for incident in incidents
+        if of_incident(incident, scene, {}).undoing
+        for condition in incident.conditions
+        if condition.guard and condition.knob in scene.changed
+    )
+
+
+def of_record(record: Record, scene: Scene, signature: Collection[str], guards: Collection[str]) -> Bearing:
     """Weigh a record of our own.
 
     Args:
         record: The record.
         scene: The change and what is around it.
         signature: Metrics of the incidents that bear on the change.
+        guards: Knobs by which the change would undo a fix.
     """
     change, decision = record.change, record.verdict.decision
     if change is None or not change.settings or decision in {"answered", "unchanged"}:
@@ -143,8 +157,12 @@ def of_record(record: Record, scene: Scene, signature: Collection[str]) -> Beari
         reasons.append(tie)
     if _same_change(change, scene):
         reasons.append((SAME_CHANGE, f"the same change, {decision.replace('_', ' ')} then"))
-    elif decision == "kept" and any(_takes_back(setting, change, scene) for setting in scene.change.settings):
-        reasons.append((SAME_KNOB, f"this would take back what {record.run} set"))
+    elif decision == "kept":
+        taken = [setting.knob for setting in scene.change.settings if _takes_back(setting, change, scene)]
+        if set(taken) & set(guards):
+            reasons.append((UNDOES, f"fix that this would undo: {record.run} set it"))
+        elif taken:
+            reasons.append((SAME_KNOB, f"this would take back what {record.run} set"))
     again = [metric for metric in breached_metrics(record) if metric in signature]
     if again:
         reasons.append((SIGNATURE, f"same failure signature: {', '.join(again)}"))
@@ -208,7 +226,12 @@ def _range(incident: Incident) -> str:
 
 def _ranked(reasons: list[tuple[int, str]], *, demanding: bool) -> Bearing:
     ordered = sorted(reasons, key=lambda reason: -reason[0])
-    return Bearing(max(1, sum(weight for weight, _ in ordered)), tuple(text for _, text in ordered), demanding)
+    return Bearing(
+        weight=max(1, sum(weight for weight, _ in ordered)),
+        reasons=tuple(text for _, text in ordered),
+        demanding=demanding,
+        undoing=any(weight == UNDOES for weight, _ in ordered),
+    )
 
 
 def _same_change(change: Change, scene: Scene) -> bool:

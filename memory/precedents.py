@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from agent.domain import Change, Knob, Precedent, Record
-from memory.bearing import Bearing, Scene, of_incident, of_record
+from memory.bearing import Bearing, Scene, of_incident, of_record, woken_guards
 from memory.incidents import Incident
 from memory.told import CHECK_OF, breached_metrics, told
 
@@ -50,7 +50,8 @@ def precedents_for(
     signature = {
         metric for incident in incidents if of_incident(incident, scene, {}).demanding for metric in incident.signature
     }
-    own = [(of_record(record, scene, signature), record) for record in records]
+    guards = woken_guards(incidents, scene)
+    own = [(of_record(record, scene, signature, guards), record) for record in records]
     own = sorted(
         ((bearing, record) for bearing, record in own if bearing.weight),
         key=lambda pair: (-pair[0].weight, -pair[1].seq),
@@ -104,6 +105,7 @@ def _from_record(record: Record, bearing: Bearing, undone_by: str | None) -> Pre
         demands=demanded if bearing.demanding else (),
         signature=metrics,
         reopen_when=record.verdict.reopen_when,
+        undoes_fix=bearing.undoing,
         reference=f"prudent show {record.run}",
         tainted=True,
     )
@@ -120,6 +122,7 @@ def _from_incident(incident: Incident, bearing: Bearing) -> Precedent:
         demands=incident.demands if bearing.demanding else (),
         signature=incident.signature,
         reopen_when=incident.reopen_when if bearing.demanding else None,
+        undoes_fix=bearing.undoing,
         reference=incident.reference,
         tainted=incident.tainted,
     )

@@ -97,6 +97,19 @@ def test_a_change_that_would_undo_a_fix_is_called_that(find: Any, nouns: Any, ne
     assert next(iter(found)) == RACE
     assert found[RACE].why.startswith("fix that this would undo: SGLANG_OPT_USE_MULTI_STREAM_OVERLAP=0")
     assert found[RACE].demands == ("sessions",)
+    assert found[RACE].undoes_fix
+
+
+def test_our_own_fix_is_known_as_one(find: Any, nouns: Any) -> None:
+    """A record that set what keeps an incident away is a fix that would be undone; one that set a size is not."""
+    fix = nouns.record("r-1", change=nouns.change("SGLANG_OPT_USE_MULTI_STREAM_OVERLAP", None, "0", kind="env"), seq=1)
+    size = nouns.record("r-2", change=nouns.change("cuda-graph-max-bs", "96", "32"), seq=2)
+    back = find(nouns.change("SGLANG_OPT_USE_MULTI_STREAM_OVERLAP", "0", None, kind="env"), records=[fix, size])
+    assert "fix that this would undo: r-1 set it" in back["r-1"].why
+    assert (back["r-1"].undoes_fix, back["r-2"].undoes_fix) == (True, False)
+    bump = find(nouns.change("cuda-graph-max-bs", "32", "96"), records=[fix, size])
+    assert "this would take back what r-2 set" in bump["r-2"].why
+    assert not any(precedent.undoes_fix for precedent in bump.values())
 
 
 def test_the_change_that_is_the_fix_is_called_that(find: Any, nouns: Any) -> None:

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.sqlite import SqliteSaver
 
 import memory
 from agent.errors import StoreUnusable
@@ -289,3 +291,22 @@ def test_what_was_acknowledged_survives_a_kill(tmp_path: Path, rounds: int) -> N
         assert said <= {record.run for record in store.records()}
         assert len(said) >= rounds
         assert store.broken_at() is None
+
+
+def test_the_real_checkpointer_and_the_store_share_a_file(tmp_path: Path, nouns: Any) -> None:
+    """The graph's own checkpointer, opened before or after, works in the same file beside ours."""
+    for first in ("store", "checkpointer"):
+        path = tmp_path / f"{first}.sqlite"
+        if first == "store":
+            filled(path, nouns)
+        with SqliteSaver.from_conn_string(str(path)) as saver:
+            saver.setup()
+            if first == "checkpointer":
+                filled(path, nouns)
+            saved = saver.put(
+                {"configurable": {"thread_id": "r-1", "checkpoint_ns": ""}}, empty_checkpoint(), {"step": 1}, {}
+            )
+            assert saver.get_tuple(saved) is not None
+            with closing(SqliteStore(path)) as store:
+                assert store.append(nouns.record("r-6")).seq == 6
+                assert store.broken_at() is None
