@@ -48,6 +48,6 @@ def abbreviates(found: str, names: Sequence[str], grammar: Grammar) -> bool | No
     if not any(name.startswith(found) for name in wanted):
         return False
     meant = {option for option in grammar.options if option.startswith(found)}
-    if not meant:
-        return None
-    return meant <= wanted
+    if meant <= wanted and meant:
+        return True
+    return False if meant and not meant & wanted else None

@@ -52,12 +52,12 @@ class Document:
             mark = getattr(error, "problem_mark", None)
             line = mark.line + 1 if mark else None
             if re.search(r"\{\{.*?\}\}|\{%", self.text):
-                at = next((i for i, row in enumerate(self.text.splitlines(), 1) if "{{" in row or "{%" in row), line)
+                first = next((i for i, row in enumerate(self.text.splitlines(), 1) if "{{" in row or "{%" in row), line)
                 raise ScriptUnreadable(
                     "template",
-                    f"Line {at} is a template: the file is not YAML until another program fills it in.",
+                    f"Line {first} is a template: the file is not YAML until another program fills it in.",
                     "Change the values that fill it in.",
-                    line=at,
+                    line=first,
                 ) from None
             raise ScriptUnreadable(
                 "does-not-parse",
