@@ -83,63 +83,53 @@ class Sign(NamedTuple):
     """Its kind, one of `facts.FailureKind`; `oom` stands for the three of them, which the phase tells apart."""
     fatal: bool
     """Whether the worker cannot go on."""
+    mark: bytes
+    """What the line has to contain at least; looked for first, because that is quick."""
     pattern: re.Pattern[bytes]
-    """What the line says."""
+    """What the message says from its beginning."""
 
 
+# fmt: off
 FAILURES: Final[tuple[Sign, ...]] = tuple(
-    Sign(kind, fatal, re.compile(pattern))
-    for kind, fatal, pattern in (
-        ("unknown_flag", True, rb".*: error: unrecognized arguments: "),
-        ("ambiguous_flag", True, rb".*: error: ambiguous option: "),
-        ("bad_value", True, rb".*: error: (?:argument |the following arguments|invalid )"),
-        ("oom", True, rb"(?:Exception: )?Capture (?:prefill |piecewise )?(?:cuda|CUDA) graph failed: .*out of memory"),
-        ("oom", True, rb"(?:torch\.(?:cuda\.)?OutOfMemoryError: )?CUDA out of memory\. Tried to allocate"),
-        ("oom", True, rb"(?:torch\.AcceleratorError|RuntimeError): (?:CUDA|cuda) error: out of memory"),
-        ("bad_value", True, rb"Exception: Capture (?:prefill |piecewise )?(?:cuda|CUDA) graph failed: "),
-        ("kv_pool_exhausted", True, rb"(?:.*Error: )?(?:Decode|Prefill) out of memory\. Try to lower your batch size"),
-        ("kv_pool_exhausted", True, rb"(?:.*Error: )?Out of memory\. (?:Please|Try to) lower your batch size"),
-        ("not_enough_memory", True, rb"(?:ValueError: )?Loaded weights leave no GPU memory for the KV cache"),
-        ("not_enough_memory", True, rb"(?:\w*Error: )?Not enough memory[.;,]? ?Please try (?:to increase|increasing) "),
-        ("unbalanced_memory", True, rb"(?:\w*Error: )?The memory capacity is unbalanced\."),
-        (
-            "port_in_use",
-            True,
-            rb".*(?:\[Errno 98\]|[Aa]ddress already in use|port \d+ (?:is )?(?:already in use|not available))",
-        ),
-        ("watchdog", False, rb".*watchdog timeout \(.*self\.soft=True"),
-        ("watchdog", True, rb"(?:Scheduler|DetokenizerManager|TokenizerManager|Detokenizer) watchdog timeout"),
-        ("collective_timeout", True, rb"\[rank\d+\]:.*Watchdog caught collective operation timeout"),
-        (
-            "collective_timeout",
-            True,
-            rb".*(?:Exception \(either an error or timeout\) detected by watchdog|Timed out waiting .*ms for (?:send|recv) operation)",
-        ),
-        (
-            "nccl",
-            True,
-            rb".*(?:what\(\): .*)?(?:c10::DistBackendError|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclRemoteError|NCCL error)",
-        ),
-        ("nccl", True, rb".*Process group watchdog thread terminated with exception"),
-        ("health", False, rb"Health check failed\. "),
-        ("warm_up_failed", True, rb"Initialization failed\. warmup error: "),
-        ("warm_up_failed", False, rb"Disaggregation warmup failed "),
-        ("scheduler_died", True, rb"(?:\w*Error: )?Rank \d+ scheduler (?:died during initialization|is dead)"),
-        ("scheduler_died", True, rb"Subprocess \w+ \(pid=\d+\) crashed with exit code -?\d+"),
-        ("scheduler_died", True, rb"(?:Received sigquit from a child process|SIGQUIT received)\."),
-        (
-            "exception",
-            True,
-            rb"(?:Scheduler|DetokenizerManager|TokenizerManager|DataParallelController) hit an exception: ",
-        ),
-        ("bad_value", True, rb"(?:ValueError|AssertionError|TypeError|KeyError): "),
-        (
-            "exception",
-            True,
-            rb"(?:RuntimeError|NotImplementedError|ImportError|ModuleNotFoundError|OSError|FileNotFoundError|torch\.AcceleratorError): ",
-        ),
+    Sign(kind, fatal, mark, re.compile(pattern))
+    for kind, fatal, mark, pattern in (
+        ("unknown_flag", True, b"unrecognized arguments", rb".*: error: unrecognized arguments: "),
+        ("ambiguous_flag", True, b"ambiguous option", rb".*: error: ambiguous option: "),
+        ("bad_value", True, b": error: ", rb".*: error: (?:argument |the following arguments|invalid )"),
+        ("oom", True, b"out of memory", rb"(?:Exception: )?Capture (?:prefill |piecewise )?(?:cuda|CUDA) graph failed: .*out of memory"),
+        ("oom", True, b"CUDA out of memory", rb"(?:torch\.(?:cuda\.)?OutOfMemoryError: )?CUDA out of memory\. Tried to allocate"),
+        ("oom", True, b"out of memory", rb"(?:torch\.AcceleratorError|RuntimeError): (?:CUDA|cuda) error: out of memory"),
+        ("bad_value", True, b"graph failed", rb"Exception: Capture (?:prefill |piecewise )?(?:cuda|CUDA) graph failed: "),
+        ("kv_pool_exhausted", True, b"out of memory. Try to lower", rb"(?:.*Error: )?(?:Decode|Prefill) out of memory\. Try to lower your batch size"),
+        ("kv_pool_exhausted", True, b"Out of memory", rb"(?:.*Error: )?Out of memory\. (?:Please|Try to) lower your batch size"),
+        ("not_enough_memory", True, b"leave no GPU memory", rb"(?:ValueError: )?Loaded weights leave no GPU memory for the KV cache"),
+        ("not_enough_memory", True, b"Not enough memory", rb"(?:\w*Error: )?Not enough memory[.;,]? ?Please try (?:to increase|increasing) "),
+        ("unbalanced_memory", True, b"unbalanced", rb"(?:\w*Error: )?The memory capacity is unbalanced\."),
+        ("port_in_use", True, b"[Errno 98]", rb""),
+        ("port_in_use", True, b"ddress already in use", rb""),
+        ("port_in_use", True, b"already in use", rb".*[Pp]ort \d+ (?:is )?already in use"),
+        ("watchdog", False, b"self.soft=True", rb".*watchdog timeout \("),
+        ("watchdog", True, b"watchdog timeout", rb"(?:Scheduler|DetokenizerManager|TokenizerManager|Detokenizer) watchdog timeout"),
+        ("collective_timeout", True, b"collective operation timeout", rb"\[rank\d+\]:.*Watchdog caught "),
+        ("collective_timeout", True, b"detected by watchdog", rb".*Exception \(either an error or timeout\) "),
+        ("collective_timeout", True, b"Timed out waiting", rb".*Timed out waiting \S+ for (?:send|recv) operation"),
+        ("nccl", True, b"c10::DistBackendError", rb""),
+        ("nccl", True, b"NCCL error", rb""),
+        ("nccl", True, b"nccl", rb".*nccl(?:System|Internal|UnhandledCuda|Remote)Error"),
+        ("nccl", True, b"watchdog thread terminated with exception", rb""),
+        ("health", False, b"Health check failed", rb"Health check failed\. "),
+        ("warm_up_failed", True, b"warmup error", rb"Initialization failed\. warmup error: "),
+        ("warm_up_failed", False, b"warmup failed", rb"Disaggregation warmup failed "),
+        ("scheduler_died", True, b"scheduler", rb"(?:\w*Error: )?Rank \d+ scheduler (?:died during initialization|is dead)"),
+        ("scheduler_died", True, b"crashed with exit code", rb"Subprocess \w+ \(pid=\d+\) crashed with exit code -?\d+"),
+        ("scheduler_died", True, b"sigquit", rb"Received sigquit from a child process\."),
+        ("scheduler_died", True, b"SIGQUIT", rb"SIGQUIT received\."),
+        ("exception", True, b"hit an exception", rb"(?:Scheduler|DetokenizerManager|TokenizerManager|DataParallelController) hit an exception: "),
+        ("bad_value", True, b"Error: ", rb"(?:ValueError|AssertionError|TypeError|KeyError): "),
+        ("exception", True, b"Error: ", rb"(?:RuntimeError|NotImplementedError|ImportError|ModuleNotFoundError|OSError|FileNotFoundError|torch\.AcceleratorError): "),
     )
 )
+# fmt: on
 """Signs of failure, the more telling first: the first that fits a message names its kind."""
 
 IGNORABLE: Final[tuple[tuple[re.Pattern[bytes], str], ...]] = tuple(
@@ -222,7 +212,7 @@ def explain(line: bytes) -> str | None:
         if pattern.match(says):
             return name
     for sign in FAILURES:
-        if sign.pattern.match(says):
+        if sign.mark in says and sign.pattern.match(says):
             return f"failure: {sign.kind}"
     for ignorable, reason in IGNORABLE:
         if ignorable.match(says):

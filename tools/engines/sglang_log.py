@@ -48,6 +48,14 @@ _KINDS: Final[Mapping[bytes, tuple[str, ...]]] = {
     b"usag": ("usage",),
 }
 """First four bytes of a message -> the patterns that it may fit."""
+_PRELUDES: Final = (
+    ("deprecated", b"is deprecated"),
+    ("launched", b"UserWarning"),
+    ("prelude", b"skip_tokenizer_init="),
+    ("prelude", b"generation config"),
+    ("usage", b"usage: "),
+)
+"""Patterns of lines that come before the settings, each with a part that they contain."""
 _QUIET: Final = frozenset({b"Endp", b"Igno", b"Comp", b"Conf", b"Flas", b"flas", b"tile", b"Usin", b"Tree"})
 """First four bytes of frequent messages that are never a failure."""
 _TRACES: Final = (
@@ -86,8 +94,11 @@ def read_log(lines: Iterable[bytes], *, version: str | None = None) -> Log:
     """
     reader = _Reader()
     count = 0
+    take = reader.take
     for count, line in enumerate(lines, 1):
-        reader.take(line, count)
+        if line[-6:] == b"200 OK" and line.find(b"INFO: ", 0, 110) >= 0 and b" GB" not in line:
+            continue
+        take(line, count)
     start = reader.start
     return Log(starts=reader.starts, lines=count, facts=None if start is None else start.facts(version))
 
@@ -118,6 +129,9 @@ class _Reader:
         key = line[begin : begin + 4]
         if key == b"INFO" and not line.startswith(b"Uvic", begin + 10):
             return
+        if key == b"Deco" and line.startswith(b"Decode batch", begin):
+            self._current().decode(line)
+            return
         kinds = _KINDS.get(key)
         if kinds is None:
             if key in _QUIET or key[:1] == b" ":
@@ -128,9 +142,6 @@ class _Reader:
                 return
             if not any(trace in line for trace in _TRACES):
                 return
-        if kinds == ("decode",) and line.find(b"Decode batch", begin) == begin:
-            self._current().decode(line)
-            return
         self._look(_parted(line, number), kinds or ())
 
     def _look(self, message: _Message, kinds: Iterable[str]) -> None:
@@ -138,12 +149,13 @@ class _Reader:
             if found := PATTERNS[kind].match(message.says):
                 self._understood(kind, found, message)
                 return
-        for kind in ("deprecated", "launched", "prelude", "usage"):
-            if found := PATTERNS[kind].match(message.says):
+        for kind, mark in _PRELUDES:
+            if mark in message.says and (found := PATTERNS[kind].match(message.says)):
                 self._understood(kind, found, message)
                 return
+        says = message.says
         for sign in FAILURES:
-            if sign.pattern.match(message.says):
+            if sign.mark in says and sign.pattern.match(says):
                 self._current().failed(sign.kind, sign.fatal, message)
                 return
 
@@ -176,7 +188,7 @@ class _Start:
         self._capturing: str | None = None
         self._captures: dict[str, _CaptureSoFar] = {}
         self._deprecated: list[str] = []
-        self._failures: deque[Failure] = deque()
+        self._failures: list[Failure] = []
         self._figures: dict[str, Any] = {}
         self._ranks: set[bytes] = set()
         self._batches: deque[bytes] = deque(maxlen=LAST_BATCHES)
@@ -249,21 +261,23 @@ class _Start:
             serving = self.is_ready or self._limited
             kind = "oom_at_capture" if self._capturing else "oom_at_run_time" if serving else "oom_while_starting"
         self.over = self.over or fatal
+        if len(self._failures) >= _KEPT_FAILURES:
+            return
         line = text(message.says)
         memory = allocation(line)
         if memory.total is not None:
             self._figures["gpu_total_gb"] = memory.total
-        failure = Failure(
-            kind=_kind(kind),
-            fatal=fatal,
-            line=line[:_SHOWN],
-            number=message.number,
-            at=message.at,
-            tried_gb=memory.tried,
-            free_gb=memory.free,
+        self._failures.append(
+            Failure(
+                kind=_kind(kind),
+                fatal=fatal,
+                line=line[:_SHOWN],
+                number=message.number,
+                at=message.at,
+                tried_gb=memory.tried,
+                free_gb=memory.free,
+            )
         )
-        if len(self._failures) < _KEPT_FAILURES:
-            self._failures.append(failure)
 
     def facts(self, version: str | None) -> StartupFacts:
         figures = dict(self._figures)

@@ -38,7 +38,7 @@ PATTERNS: Final[dict[str, re.Pattern[bytes]]] = {
         "graph pool": rb"CUDA graph pool memory: (?P<gb>NUMBER) GiB \(actual\), (?P<estimate>NUMBER) GiB \(estimated\)",
         "engine ready": rb"init engine \(profile, create kv cache, warmup model\) took (?P<seconds>NUMBER) s",
         "port open": rb"Starting vLLM (?:API )?server(?: \d+)? on ",
-        "server process": rb"INFO: +(?:Started server process|Waiting for application startup|Shutting down|Waiting for application shutdown|Finished server process|Uvicorn running on)",
+        "server process": rb"INFO: +(?:Started server process|Waiting for application startup|Waiting for application shutdown|Application shutdown complete|Finished server process|Uvicorn running on)",
         "ready": rb"(?:INFO: +)?Application startup complete\.",
         "access": rb'INFO: +[\d.:a-fA-F\[\]]+ - "[A-Z]+ [^"]*" \d{3}',
         "serving": (
@@ -46,51 +46,62 @@ PATTERNS: Final[dict[str, re.Pattern[bytes]]] = {
             rb"Running: (?P<running>\d+) reqs, Waiting: (?P<queued>\d+) reqs, (?:Preemptions: (?P<preempted>\d+), )?"
             rb"GPU KV cache usage: (?P<usage>NUMBER)%"
         ),
-        "stop": rb"(?:.*Received signal 15|.*SIGTERM|INFO: +Application shutdown complete|Shutting down)",
+        "stop": rb".*[Ss]hutting down",
         "usage": rb"usage: (?:vllm|api_server)",
     }.items()
 }
 """What a message begins with -> the facts in it."""
 
+MARKS: Final = {
+    "banner": b"API server version",
+    "arguments": b"non-default args",
+    "configuration": b"Initializing a V1",
+    "memory": b"on startup. Desired",
+    "weights": b"Model loading took",
+    "estimate": b"Estimated CUDA graph",
+    "kv pool": b"KV cache memory: ",
+    "kv tokens": b"KV cache size: ",
+    "concurrency": b"Maximum concurrency",
+    "capture step": b"Capturing CUDA graphs",
+    "capture end": b"Graph capturing finished",
+    "port open": b"Starting vLLM",
+    "ready": b"Application startup complete",
+    "serving": b"Avg prompt throughput",
+    "stop": b"hutting down",
+    "usage": b"usage: ",
+}
+"""Patterns that hold facts, each with a part that its lines contain; looked for first, because that is quick."""
+
+# fmt: off
 FAILURES: Final[tuple[Sign, ...]] = tuple(
-    Sign(kind, fatal, re.compile(pattern))
-    for kind, fatal, pattern in (
-        ("unknown_flag", True, rb".*: error: unrecognized arguments: "),
-        ("ambiguous_flag", True, rb".*: error: ambiguous option: "),
-        ("bad_value", True, rb".*: error: (?:argument |the following arguments|invalid )"),
-        (
-            "not_enough_memory",
-            True,
-            rb"(?:.*ValueError: )?Free memory on device \S+ \(NUMBER/NUMBER GiB\) on startup is less than".replace(
-                b"NUMBER", _NUMBER
-            ),
-        ),
-        ("not_enough_memory", True, rb"(?:.*ValueError: )?No available memory for the cache blocks"),
-        ("not_enough_memory", True, rb"(?:.*ValueError: )?To serve at least one request with the model's max seq len"),
-        ("not_enough_memory", True, rb"(?:.*Error: )?Failed to load model - not enough GPU memory"),
-        ("oom", True, rb"(?:.*Error: )?CUDA out of memory occurred when warming up sampler"),
-        ("oom", True, rb"(?:.*torch\.(?:cuda\.)?OutOfMemoryError: )?CUDA out of memory\. Tried to allocate"),
-        ("oom", True, rb".*torch\.(?:cuda\.)?OutOfMemoryError: "),
-        ("port_in_use", True, rb".*(?:\[Errno 98\]|[Aa]ddress already in use)"),
-        ("collective_timeout", True, rb"\[rank\d+\]:.*Watchdog caught collective operation timeout"),
-        (
-            "nccl",
-            True,
-            rb".*(?:c10::DistBackendError|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclRemoteError|NCCL error)",
-        ),
-        ("bad_value", True, rb"(?:.*ValueError: )?customized max_cudagraph_capture_size"),
-        ("scheduler_died", True, rb"EngineCore (?:failed to start|encountered a fatal error)"),
-        ("scheduler_died", True, rb"(?:RuntimeError: )?Engine core initialization failed"),
-        ("scheduler_died", True, rb"Worker proc \S+ died unexpectedly"),
-        ("scheduler_died", True, rb".*EngineDeadError"),
-        ("bad_value", True, rb"(?:ValueError|AssertionError|TypeError|KeyError|pydantic_core\S*ValidationError): "),
-        (
-            "exception",
-            True,
-            rb"(?:RuntimeError|NotImplementedError|ImportError|ModuleNotFoundError|OSError|FileNotFoundError|torch\.AcceleratorError): ",
-        ),
+    Sign(kind, fatal, mark, re.compile(pattern))
+    for kind, fatal, mark, pattern in (
+        ("unknown_flag", True, b"unrecognized arguments", rb".*: error: unrecognized arguments: "),
+        ("ambiguous_flag", True, b"ambiguous option", rb".*: error: ambiguous option: "),
+        ("bad_value", True, b": error: ", rb".*: error: (?:argument |the following arguments|invalid )"),
+        ("not_enough_memory", True, b"on startup is less than", rb"(?:.*ValueError: )?Free memory on device "),
+        ("not_enough_memory", True, b"for the cache blocks", rb"(?:.*ValueError: )?No available memory for the cache blocks"),
+        ("not_enough_memory", True, b"To serve at least one request", rb""),
+        ("not_enough_memory", True, b"not enough GPU memory", rb"(?:.*Error: )?Failed to load model - not enough GPU memory"),
+        ("oom", True, b"out of memory occurred", rb"(?:.*Error: )?CUDA out of memory occurred when "),
+        ("oom", True, b"CUDA out of memory. Tried", rb""),
+        ("oom", True, b"OutOfMemoryError: ", rb""),
+        ("port_in_use", True, b"[Errno 98]", rb""),
+        ("port_in_use", True, b"ddress already in use", rb""),
+        ("collective_timeout", True, b"collective operation timeout", rb"\[rank\d+\]:.*Watchdog caught "),
+        ("nccl", True, b"c10::DistBackendError", rb""),
+        ("nccl", True, b"NCCL error", rb""),
+        ("nccl", True, b"nccl", rb".*nccl(?:System|Internal|UnhandledCuda|Remote)Error"),
+        ("bad_value", True, b"customized max_cudagraph_capture_size", rb""),
+        ("scheduler_died", True, b"EngineCore", rb"EngineCore (?:failed to start|encountered a fatal error)"),
+        ("scheduler_died", True, b"Engine core initialization failed", rb""),
+        ("scheduler_died", True, b"died unexpectedly", rb"Worker proc \S+ died unexpectedly"),
+        ("scheduler_died", True, b"EngineDeadError", rb""),
+        ("bad_value", True, b"Error: ", rb"(?:ValueError|AssertionError|TypeError|KeyError|pydantic_core\S*ValidationError): "),
+        ("exception", True, b"Error: ", rb"(?:RuntimeError|NotImplementedError|ImportError|ModuleNotFoundError|OSError|FileNotFoundError|torch\.AcceleratorError): "),
     )
 )
+# fmt: on
 """Signs of failure, the more telling first."""
 
 IGNORABLE: Final[tuple[tuple[re.Pattern[bytes], str], ...]] = tuple(
@@ -134,7 +145,7 @@ def explain(line: bytes) -> str | None:
         if pattern.match(says):
             return name
     for sign in FAILURES:
-        if sign.pattern.match(says):
+        if sign.mark in says and sign.pattern.match(says):
             return f"failure: {sign.kind}"
     for ignorable, reason in IGNORABLE:
         if ignorable.match(says):

@@ -14,7 +14,7 @@ from tools.engines.facts import Capture, DecodeBatch, Failure, FailureKind, Log,
 from tools.engines.figures import allocation, greater, lesser, number, seconds_between, text, whole
 from tools.engines.log_lines import fragments
 from tools.engines.settings_text import read_settings
-from tools.engines.vllm_lines import FAILURES, LOGGED, PATTERNS, SPOKEN
+from tools.engines.vllm_lines import FAILURES, LOGGED, MARKS, PATTERNS, SPOKEN
 
 _LAST: Final = 256
 _KEPT_FAILURES: Final = 64
@@ -34,12 +34,12 @@ def read_log(lines: Iterable[bytes], *, version: str | None = None) -> Log:
     start: _Start | None = None
     starts = count = 0
     for count, line in enumerate(lines, 1):
-        if not any(mark in line for mark in _MARKS) or (b"HTTP/1" in line and b'" 2' in line):
+        if (line[-6:] == b"200 OK" and b"INFO: " in line[:40]) or not any(mark in line for mark in _MARKS):
             continue
         for fragment in fragments(line):
             at, says = _parted(fragment)
-            for name, pattern in PATTERNS.items():
-                found = pattern.match(says)
+            for name, mark in MARKS.items():
+                found = PATTERNS[name].match(says) if mark in says else None
                 if found is None:
                     continue
                 if _begins(name, start):
@@ -50,7 +50,7 @@ def read_log(lines: Iterable[bytes], *, version: str | None = None) -> Log:
                 break
             else:
                 for sign in FAILURES:
-                    if sign.pattern.match(says):
+                    if sign.mark in says and sign.pattern.match(says):
                         start = start or _Start()
                         start.failed(sign.kind, sign.fatal, says, at, count)
                         break
@@ -138,22 +138,23 @@ class _Start:
         if kind == "oom":
             kind = "oom_at_run_time" if self.is_ready else "oom_at_capture" if self._capturing else "oom_while_starting"
         self.over = self.over or fatal
+        if len(self._failures) >= _KEPT_FAILURES:
+            return
         line = text(says)
         memory = allocation(line)
         if memory.total is not None:
             self._figures["gpu_total_gb"] = memory.total
-        if len(self._failures) < _KEPT_FAILURES:
-            self._failures.append(
-                Failure(
-                    kind=cast(FailureKind, kind),
-                    fatal=fatal,
-                    line=line[:_SHOWN],
-                    number=count,
-                    at=at,
-                    tried_gb=memory.tried,
-                    free_gb=memory.free,
-                )
+        self._failures.append(
+            Failure(
+                kind=cast(FailureKind, kind),
+                fatal=fatal,
+                line=line[:_SHOWN],
+                number=count,
+                at=at,
+                tried_gb=memory.tried,
+                free_gb=memory.free,
             )
+        )
 
     def facts(self, version: str | None) -> StartupFacts:
         figures = dict(self._figures)

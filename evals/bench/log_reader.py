@@ -1,0 +1,93 @@
+"""How fast, and in how much memory, the log reader goes through a large log.
+
+    python -m evals.bench.log_reader --megabytes 200
+
+The log is made of the recorded starts, one after another, with the serving lines of each repeated until it is as large
+as asked, so that it has the mix of a worker that was restarted now and then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tools.engines.log_lines import lines_of
+from tools.engines.sglang_log import read_log
+
+RECORDINGS = Path(__file__).parents[2] / "tests" / "data" / "recordings" / "sglang-0.5.14-h200"
+LIMIT_SECONDS = 5.0
+"""What 200 MB may take."""
+
+
+class Measured(NamedTuple):
+    """One reading of a large log."""
+
+    megabytes: float
+    """Size of the log."""
+    starts: int
+    """Starts that it holds, as counted by the reader."""
+    lines: int
+    """Lines that were read."""
+    seconds: float
+    """Time for all of it."""
+    grown_megabytes: float
+    """By how much the process grew while it read."""
+
+
+def write_log(path: Path, megabytes: float) -> None:
+    """Write a log of at least so many MB."""
+    texts = [log.read_bytes() for log in sorted(RECORDINGS.glob("q_*/startup.log"))]
+    served = b"".join(
+        line + b"\n"
+        for text in texts
+        for line in text.split(b"\n")
+        if b"] Decode batch" in line or b"] Prefill batch" in line or b"] INFO:     127" in line
+    )
+    with path.open("wb") as stream:
+        while stream.tell() < megabytes * 1e6:
+            for text in texts:
+                stream.write(text)
+                stream.write(served * 20)
+
+
+def measure(path: Path) -> Measured:
+    """Read a log once."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begun = time.perf_counter()
+    with path.open("rb") as stream:
+        log = read_log(lines_of(stream))
+    seconds = time.perf_counter() - begun
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return Measured(path.stat().st_size / 1e6, log.starts, log.lines, seconds, grown)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table; exit status 1 where 200 MB took longer than they may, in proportion."""
+    parser = argparse.ArgumentParser(description="time the log reader")
+    parser.add_argument("--megabytes", type=float, default=200.0, help="size of the log")
+    asked = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as directory:
+        small, large = Path(directory) / "small.log", Path(directory) / "large.log"
+        write_log(small, min(asked.megabytes, 10.0))
+        write_log(large, asked.megabytes)
+        rows = [measure(small), measure(large)]
+    print(f"{'MB':>8} {'starts':>7} {'lines':>10} {'seconds':>8} {'MB/s':>7} {'grown MB':>9}")
+    for row in rows:
+        rate = row.megabytes / row.seconds
+        print(
+            f"{row.megabytes:8.1f} {row.starts:7d} {row.lines:10,d} {row.seconds:8.2f} {rate:7.1f}"
+            f" {row.grown_megabytes:9.1f}"
+        )
+    allowed = LIMIT_SECONDS * rows[-1].megabytes / 200.0
+    print(f"{'within' if rows[-1].seconds <= allowed else 'OVER'} {allowed:.1f} s")
+    return 0 if rows[-1].seconds <= allowed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
