@@ -305,8 +305,15 @@ class SqliteStore:
             return self._connection.execute(question, values).fetchall()
 
     def _run_row(self, row: Sequence[Any]) -> RunRow:
-        ended = None if row[6] is None else datetime.fromisoformat(row[6])
-        return RunRow(self._parsed(Request, row[0]), Owner(*row[1:5]), row[5], ended)
+        request = self._parsed(Request, row[0])
+        try:
+            ended = None if row[6] is None else datetime.fromisoformat(row[6])
+        except ValueError as error:
+            raise StoreUnusable(
+                f"{self._path} holds a time that is none, for run {request.run!r}: it was altered.",
+                "Check the chain of records, and restore a backup.",
+            ) from error
+        return RunRow(request, Owner(*row[1:5]), row[5], ended)
 
     def _parsed(self, noun: type[KeptNoun], document: str) -> KeptNoun:
         try:
@@ -328,6 +335,10 @@ class SqliteStore:
             yield
         except sqlite3.Error as error:
             raise self._refusal(error) from error
+        except UnicodeDecodeError as error:
+            # sqlite3 raises this where a damaged schema stands in the message that it would have given.
+            sentence, remedy = EXPLAINED["SQLITE_CORRUPT"]
+            raise StoreUnusable(sentence.format(path=self._path), remedy.format(path=self._path)) from error
         except OSError as error:
             raise StoreUnusable(
                 f"The state database {self._path} cannot be made: {error.strerror or error}.",

@@ -81,7 +81,9 @@ def append_record(
         return PlanWrite(False, None, (f"{path} was not written: {problem}",))
     repository = Repository.around(path)
     if repository is None:
-        return PlanWrite(done.written, None, done.notes)
+        mute = any((folder / ".git").exists() for folder in path.parents)
+        why = ("not committed: git is missing, or does not trust the repository here",) if mute else ()
+        return PlanWrite(done.written, None, (*done.notes, *why))
     before = repository.committed()
     if before == done.content:
         return PlanWrite(done.written, repository.holder(), done.notes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import sqlite3
@@ -200,6 +201,16 @@ def test_a_record_that_cannot_be_read_is_said_to_be_that(tmp_path: Path, nouns: 
         assert [record.run for record in store.records(limit=2)] == ["r-5", "r-4"]
 
 
+def test_a_run_that_cannot_be_read_is_said_to_be_that(tmp_path: Path, nouns: Any) -> None:
+    """A run whose time was altered gives a sentence with a remedy."""
+    path = filled(tmp_path / "prudent.sqlite", nouns)
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("UPDATE runs SET ended = 'yesterday' WHERE run = 'r-2'")
+        raw.commit()
+    with closing(SqliteStore(path)) as store, pytest.raises(StoreUnusable, match="for run 'r-2'"):
+        store.runs()
+
+
 def test_an_edit_whose_own_hash_was_mended_is_found_at_the_next_record(tmp_path: Path, nouns: Any) -> None:
     """A forger who computes the hash of the altered record again is betrayed by the one after it."""
     path = filled(tmp_path / "prudent.sqlite", nouns)
@@ -310,3 +321,30 @@ def test_the_real_checkpointer_and_the_store_share_a_file(tmp_path: Path, nouns:
             with closing(SqliteStore(path)) as store:
                 assert store.append(nouns.record("r-6")).seq == 6
                 assert store.broken_at() is None
+
+
+def test_a_file_with_random_damage_is_refused_or_tells_where(tmp_path: Path, nouns: Any) -> None:
+    """Whatever bytes are flipped or cut, there is a refusal with a remedy, a located break, or every record intact."""
+    whole = filled(tmp_path / "prudent.sqlite", nouns, count=12).read_bytes()
+    with closing(SqliteStore(tmp_path / "prudent.sqlite")) as store:
+        intact = [record.hash for record in store.records()]
+    chance = random.Random(20261129)
+    outcomes = []
+    for place in range(150):
+        harmed = bytearray(whole)
+        if place % 3 == 0:
+            del harmed[chance.randrange(1, len(harmed)) :]
+        for _ in range(chance.randrange(1, 40)):
+            harmed[chance.randrange(len(harmed))] = chance.randrange(256)
+        path = tmp_path / f"{place}.sqlite"
+        path.write_bytes(harmed)
+        try:
+            with closing(SqliteStore(path, patience=0.2)) as store:
+                broken = store.broken_at()
+                records = [record.hash for record in store.records()]
+        except StoreUnusable as refusal:
+            outcomes.append("refused" if refusal.remedy else "without a remedy")
+        else:
+            assert broken is not None or records == intact
+            outcomes.append("intact" if broken is None else "located")
+    assert {"refused", "intact"} <= set(outcomes) <= {"refused", "intact", "located"}

@@ -157,6 +157,14 @@ def test_line_endings_that_git_converts_are_no_edits(plan: Path) -> None:
     assert plan.read_bytes().count(b"\n") == plan.read_bytes().count(b"\r\n")
 
 
+def test_a_repository_that_git_does_not_answer_for_is_said(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a git program the record is written, and the note says why it is not committed."""
+    monkeypatch.setenv("PATH", str(plan.parent))
+    done = append_record(plan, record_of(), words=WORDS)
+    assert (done.written, done.committed) == (True, None)
+    assert "git is missing" in done.notes[-1]
+
+
 def test_a_git_that_called_us_does_not_lead_astray(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Variables of a surrounding git, as in a hook, do not point the commit at another repository."""
     monkeypatch.setenv("GIT_DIR", str(plan.parent / "elsewhere.git"))
