@@ -19,7 +19,6 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from agent import domain
 from agent.graph import Run, build
 from agent.reasoning.fallback import Fallback
-from agent.reasoning.openai_chat import OpenAIChat
 from agent.reasoning.reasoner import Reasoner
 from agent.reasoning.rules import Rules
 from agent.settings import Settings, WorkerSettings
@@ -163,6 +162,9 @@ def _reasoner(settings: Settings, environ: Mapping[str, str]) -> Reasoner:
     """The model with the rules behind it, or the rules alone."""
     if settings.reasoner is None:
         return Rules()
+    # The library behind it takes half a second to import, which nobody without a model should wait for.
+    from agent.reasoning.openai_chat import OpenAIChat  # noqa: PLC0415
+
     wanted = settings.reasoner
     key = environ.get(wanted.api_key_env or "", "") or "none"
     model = OpenAIChat.connect(

@@ -187,3 +187,9 @@ class ModelSlip(PrudentError):
 def refusals() -> dict[str, type[Refused]]:
     """Every leaf of `Refused` by its class name."""
     return {leaf.__name__: leaf for leaf in Refused.__subclasses__()}
+
+
+def kind_of(refusal: Refused) -> str:
+    """The name of the leaf that a refusal is, or is a special case of."""
+    leaves = refusals()
+    return next((kind.__name__ for kind in type(refusal).__mro__ if kind.__name__ in leaves), type(refusal).__name__)

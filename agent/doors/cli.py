@@ -305,11 +305,11 @@ def _decide(run: str, decision: str, digest: str | None, reason: str, as_json: b
                 f"The plan of run {run} has digest {plan.digest[:12]}, not {digest}.",
                 f"Read it again with prudent show {run}, then decide on that one.",
             )
-        if store.is_spent(run, plan.digest):
-            raise SpentApproval(f"The approval of run {run} has been used.", "Ask again for a new plan.")
+        earlier = store.decision(run, plan.digest)
+        if earlier is not None:
+            raise _said_already(earlier)
         if row.ended is not None:
             raise UnknownRun(f"Run {run} has ended already.", f"See prudent show {run}.")
-        earlier = store.decision(run, plan.digest)
         if now > plan.expires:
             raise ApprovalExpired(
                 f"The time to decide on run {run} was over at {plan.expires:%H:%M:%S} UTC.",
@@ -327,10 +327,7 @@ def _decide(run: str, decision: str, digest: str | None, reason: str, as_json: b
         )
         if not store.decide(said):
             earlier = store.decision(run, plan.digest)
-            assert earlier is not None
-            raise SpentApproval(
-                f"{earlier.by} has already said {earlier.decision} to this plan.", f"See prudent show {run}."
-            )
+            raise _said_already(earlier or said)
         alive = owner_lives(row.owner)
     told = (
         f"{decision}d".replace("rejectd", "rejected")
@@ -343,6 +340,13 @@ def _decide(run: str, decision: str, digest: str | None, reason: str, as_json: b
     console.print(told)
     if not alive:
         console.print(f"The process that made the plan is gone; carry it out with: prudent resume {run}")
+
+
+def _said_already(earlier: Approval) -> SpentApproval:
+    return SpentApproval(
+        f"{earlier.by} has already said {earlier.decision} to this plan, at {earlier.at:%H:%M:%S} UTC.",
+        f"A decision stands once it is given; see prudent show {earlier.run}.",
+    )
 
 
 def _open_runs(settings: Settings, run: str | None) -> list[Request]:

@@ -13,7 +13,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from agent.domain import Evidence, Forecast, Plan, Reading, Record, Verdict
+from agent.domain import Evidence, Forecast, Plan, Precedent, Reading, Record, Verdict
 from policies.explain import rule
 
 _COLOURS = {
@@ -121,10 +121,12 @@ class JsonLines:
 def plan_card(plan: Plan) -> Panel:
     """Everything that an approval covers, as it should be read at three in the morning."""
     parts: list[Any] = [_facts(plan)]
-    if plan.risk.ways:
-        parts.append(_list("Risk " + plan.risk.level, [_way(w.what, w.because, w.caught_by) for w in plan.risk.ways]))
+    told = {precedent.id for precedent in plan.precedents}
+    ways = [way for way in plan.risk.ways if not told.issuperset(way.because)]
+    if ways:
+        parts.append(_list("How it can fail", [_way(w.what, w.because, w.caught_by) for w in ways]))
     if plan.precedents:
-        parts.append(_list("Precedents", [f"{p.id}: {p.what}\n  why it counts: {p.why}" for p in plan.precedents]))
+        parts.append(_list("Precedents", [_precedent(p) for p in plan.precedents]))
     parts += [forecast_table(plan.forecast), _list("Live traffic", [plan.traffic.loses, plan.traffic.load])]
     parts.append(_numbered("Steps", [f"{s.what}  [undo: {s.undo or 'none'}]" for s in plan.steps]))
     parts.append(
@@ -136,7 +138,9 @@ def plan_card(plan: Plan) -> Panel:
             ],
         )
     )
-    parts.append(_list("Taken back when", [f"{rule(c)} {c.because}" for c in plan.criteria]))
+    parts.append(
+        _list("Kept only if all of this is shown; a breach or a silence takes it back", list(map(rule, plan.criteria)))
+    )
     parts.append(Text("\nEdit", style="bold"))
     parts.append(Syntax(plan.diff, "diff", background_color="default", word_wrap=True))
     parts.append(Text(plan.edit_proof, style="dim"))
@@ -226,11 +230,18 @@ def _fact_line(fact: Evidence) -> str:
 
 def _facts(plan: Plan) -> Group:
     lines = [Text(f"{plan.worker} on {plan.host}: {plan.change.summary}", style="bold")]
-    lines.append(Text(plan.risk.summary))
+    lines.append(Text(f"risk {plan.risk.level}: {plan.risk.summary}", style=_RISK[plan.risk.level]))
     if plan.risk.instead_of:
         lines.append(Text(f"(assessed by the rules instead of {plan.risk.instead_of})", style="dim"))
     lines.append(Text(f"If the agent falls silent for {plan.watchdog_seconds:.0f} s, the host takes the change back."))
     return Group(*lines)
+
+
+def _precedent(precedent: Precedent) -> str:
+    """What happened in one sentence, why it counts, and what to learn from it."""
+    title = precedent.what.partition(". ")[0].rstrip(".")
+    lesson = f"\n  lesson: {precedent.lesson}" if precedent.lesson else ""
+    return f"{title}.  [{precedent.id}]\n  why it counts: {precedent.why}{lesson}"
 
 
 def _way(what: str, because: tuple[str, ...], caught_by: str) -> str:

@@ -9,7 +9,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from agent.domain import Verdict
-from agent.errors import HostError, NoAnswer, Refused
+from agent.errors import HostError, NoAnswer, Refused, kind_of
 from agent.state import Parts, RunState, Tell, tell_of
 
 Arrow = Callable[[RunState, Parts, Tell], Command[Any]]
@@ -36,7 +36,7 @@ def refused(refusal: Refused) -> Verdict:
         state="untouched",
         why=refusal.sentence,
         remedy=refusal.remedy,
-        refusal=type(refusal).__name__,
+        refusal=kind_of(refusal),
     )
 
 

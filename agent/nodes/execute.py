@@ -25,6 +25,7 @@ from agent.nodes.startup import start_seconds
 from agent.state import Parts, RunState, Tell, stoppable, tell_of
 from policies.demands import baseline_checks
 from policies.judge import judge_baseline
+from tools.worker import Snapshot
 
 Exits = Command[Literal["verify", "roll_back", "record"]]
 
@@ -42,7 +43,8 @@ def execute(state: RunState, runtime: Runtime[Parts]) -> Exits:
             return Command(update={"verdict": stopped(parts)}, goto="record")
         try:
             _check_approval(state, parts)
-            transaction.take(plan.watchdog_seconds)
+            transaction.take(plan.watchdog_seconds + parts.policy.users.wait_seconds)
+            _wait_for_users(plan, parts, tell)
             readings = _baseline(plan, parts, tell)
         except Stopped:
             return Command(update={"verdict": stopped(parts)}, goto="record")
@@ -130,12 +132,24 @@ def _baseline(plan: Plan, parts: Parts, tell: Tell) -> tuple[Reading, ...]:
     kept = tuple(parts.store.readings(plan.run, "baseline"))
     if kept:
         return kept
-    readings = [start_seconds(snapshot, "baseline", parts)]
+    readings = [_last_start(snapshot, parts)]
     with parts.worker.transaction(plan.run).heartbeat(plan.watchdog_seconds, opened=False):
         for number, check in enumerate(baseline_checks(parts.policy, plan.checks)):
             readings += measure(check, "baseline", parts.seed + number, parts, tell)
     parts.store.keep_readings(plan.run, readings)
     return tuple(readings)
+
+
+def _last_start(snapshot: Snapshot, parts: Parts) -> Reading:
+    """How long the last start took; where its log is gone, how long the last one took that a record tells of."""
+    read = start_seconds(snapshot, "baseline", parts)
+    if read.value is not None:
+        return read
+    for record in parts.store.records(worker=parts.name, limit=20):
+        for earlier in reversed(record.readings):
+            if earlier.metric == "start_seconds" and earlier.value is not None:
+                return earlier.model_copy(update={"phase": "baseline", "source": f"run {record.run}"})
+    return read
 
 
 def measure(check: Check, phase: Phase, seed: int, parts: Parts, tell: Tell) -> tuple[Reading, ...]:

@@ -13,7 +13,7 @@ from agent.nodes.execute import measure, said
 from agent.nodes.plan_verification import wanted_in_force
 from agent.nodes.startup import read_start
 from agent.state import Parts, RunState, stoppable, tell_of
-from policies.judge import judge
+from policies.judge import breached_so_far
 
 
 def verify(state: RunState, runtime: Runtime[Parts]) -> Command[Literal["decide"]]:
@@ -43,7 +43,7 @@ def verify(state: RunState, runtime: Runtime[Parts]) -> Command[Literal["decide"
             for number, check in enumerate(plan.checks):
                 if pulse.lost is not None or parts.stop.asked.is_set():
                     break
-                if judge(plan.criteria, (*taken, *new), state.get("noise"), plan.checks).decision == "rolled_back":
+                if breached_so_far(plan.criteria, (*taken, *new), state.get("noise"), plan.checks):
                     break
                 new += measure(check, "candidate", parts.seed + 100 + number, parts, tell)
     except Stopped:
