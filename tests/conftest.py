@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import pytest
 
 from evals.lab import ground
 
+DATA = Path(__file__).parent / "data"
 PRUDENT = (sys.executable, "-m", "agent.doors")
 
 
@@ -109,6 +111,12 @@ class Bench:
         asking.stderr.close()
         return said
 
+    def restart(self) -> None:
+        """Restart the worker by hand, as somebody at the host would."""
+        settings = tomllib.loads(self.ground.settings.read_text(encoding="utf-8"))
+        subprocess.run(settings["workers"]["decode"]["service"]["restart"], check=True, capture_output=True)
+        self.wait_until_ready()
+
     def argv(self) -> list[str]:
         """The live worker's own argv."""
         pid = ground.status(self.ground.directory).pid
@@ -122,12 +130,32 @@ class Bench:
             assert time.monotonic() < until, "the worker did not come up"
             time.sleep(0.1)
 
+    def brisk(self, old: str = "", new: str = "") -> None:
+        """Put the worker under the brisk policy, one line of it replaced."""
+        text = (DATA / "agent" / "brisk.yaml").read_text(encoding="utf-8")
+        assert old in text
+        policy = self.ground.directory / "brisk.yaml"
+        policy.write_text(text.replace(old, new) if old else text, encoding="utf-8")
+        self.settle('policy = "decode"', 'policy = "brisk.yaml"')
+
+    def settle(self, old: str, new: str) -> None:
+        """Change a line of the settings."""
+        text = self.ground.settings.read_text(encoding="utf-8")
+        self.ground.settings.write_text(text.replace(old, new), encoding="utf-8")
+
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    """A practice ground with the usual faults."""
+    """A practice ground with the usual faults, under the shipped policy."""
     made = ground.up(tmp_path / "lab", seed=11)
     try:
         yield Bench(made)
     finally:
         ground.down(made.directory)
+
+
+@pytest.fixture
+def quick(bench: Bench) -> Bench:
+    """The same under the brisk policy, where a run takes seconds."""
+    bench.brisk()
+    return bench
