@@ -96,28 +96,40 @@ def decode_cost(
     if not sizes:
         nothing = _interval(Span(0.0, 0.0), "GB", "no decode graphs are captured")
         return DecodeCost(nothing, Span(-before, -before), nothing.model_copy(update={"unit": "s"}), "")
-    if last is None or last.gb is None or not last.sizes:
+    known = [one for one in (last, *others) if one is not None and one.gb is not None and one.sizes]
+    if not known:
         return _without_measurement(sizes)
-    known = [last, *(other for other in others if other.gb is not None and other.sizes)]
-    bounded = _between_measured(sizes, known)
+    if last is known[0]:
+        return _from_measurement(sizes, last, known[1:], low_per_size_gb)
+    nearest = min(known, key=lambda one: abs(max(one.sizes) - max(sizes)))
+    cost = _from_measurement(sizes, nearest, [one for one in known if one is not nearest], low_per_size_gb)
+    return cost._replace(growth=Span(cost.gb.low - before, cost.gb.high - before))
+
+
+def _from_measurement(
+    sizes: Sequence[int], last: Capture, others: Sequence[Capture], low_per_size_gb: float | None
+) -> DecodeCost:
+    """From one measured capture, bounded by others of the same worker."""
+    assert last.gb is not None
     per_size, per_graph = _slopes(last, low_per_size_gb)
-    basis = f"{last.gb:.2f} GB measured at the last start for {_named(last.sizes)}"
+    basis = f"{last.gb:.2f} GB measured for {_named(last.sizes)}"
+    units, graphs = max(sizes) - max(last.sizes), len(sizes) - len(last.sizes)
+    growth = _sum(_times(per_size, units), _times(per_graph, graphs))
+    if units or graphs:
+        basis += (
+            f", {units:+d} of size at {_mib(per_size)} MiB and {graphs:+d} graphs at {_mib(per_graph)} MiB each "
+            f"({'from its progress bar' if len(last.steps) > 2 else 'fleet prior, capped by the measurement'})"
+        )
+    bounded = _between_measured(sizes, [last, *others])
     if bounded is not None:
-        growth = Span(bounded.low - last.gb, bounded.high - last.gb)
+        low, high = max(growth.low, bounded.low - last.gb), min(growth.high, bounded.high - last.gb)
+        growth = Span(low, high) if low <= high else Span(bounded.low - last.gb, bounded.high - last.gb)
         basis += ", bounded by this worker's other starts"
-    else:
-        units, graphs = max(sizes) - max(last.sizes), len(sizes) - len(last.sizes)
-        growth = _sum(_times(per_size, units), _times(per_graph, graphs))
-        growth = Span(max(growth.low, -before), growth.high)
-        if units or graphs:
-            basis += (
-                f", {units:+d} of size at {_mib(per_size)} MiB and {graphs:+d} graphs at {_mib(per_graph)} MiB each "
-                f"({'from its progress bar' if len(last.steps) > 2 else 'fleet prior, capped by the measurement'})"
-            )
+    growth = Span(max(growth.low, -max(0.0, last.gb)), max(growth.high, -max(0.0, last.gb)))
     total = Span(max(0.0, last.gb + growth.low), max(0.0, last.gb + growth.high))
     unexplained = last.gb - SIZE_PRIOR[1] * max(last.sizes) - GRAPH_PRIOR[1] * len(last.sizes)
     caveat = ""
-    if unexplained > 0.5 and not _seen_again(last, known[1:]):
+    if unexplained > 0.5 and not _seen_again(last, others):
         low = min(total.low, SIZE_PRIOR[0] * max(sizes) + GRAPH_PRIOR[0] * len(sizes))
         total = Span(low, total.high)
         caveat = (
@@ -126,7 +138,7 @@ def decode_cost(
             "capture settings or of kernels first used inside that capture, and no second start has shown them again. "
             "Free memory is forecast without counting on that."
         )
-    seconds = _seconds(sizes, last, known[1:])
+    seconds = _seconds(sizes, last, others)
     return DecodeCost(_interval(total, "GB", basis), growth, seconds, caveat)
 
 
@@ -215,12 +227,12 @@ def _seconds(sizes: Sequence[int], last: Capture, others: Sequence[Capture]) -> 
 
 
 def _without_measurement(sizes: Sequence[int]) -> DecodeCost:
-    """From priors alone: the first graph alone has been seen to take 0.1 to 6 GB."""
+    """From priors alone: the first graph has been seen to take 0.06 GB (36 layers) to 6 GB (DeepSeek with fa3)."""
     largest, count = max(sizes), len(sizes)
     span = Span(
-        0.1 + SIZE_PRIOR[0] * largest + GRAPH_PRIOR[0] * count, 6.0 + SIZE_PRIOR[1] * largest + GRAPH_PRIOR[1] * count
+        0.02 + SIZE_PRIOR[0] * largest + GRAPH_PRIOR[0] * count, 6.0 + SIZE_PRIOR[1] * largest + GRAPH_PRIOR[1] * count
     )
-    basis = "fleet prior: 0.1 to 6 GB for the first graph, then by size and number; nothing was measured here"
+    basis = "fleet prior: 0.02 to 6 GB for the first graph, then by size and number; nothing was measured here"
     seconds = _interval(
         Span(count * SECONDS_PRIOR[0], count * SECONDS_PRIOR[1]),
         "s",

@@ -31,6 +31,12 @@ class Configuration(Noun):
     """Whether every size is captured."""
     prefill_captured: bool = False
     """Whether prefill is captured."""
+    prefill_stated_off: bool = False
+    """Whether the launch itself turns prefill capture off, apart from `disable-cuda-graph`."""
+    prefill_guessed: bool = False
+    """Whether the engine decides about prefill capture by rules that are not all known here."""
+    tensor_parallel: int = 1
+    """GPUs that share each layer."""
     memory_fraction: float | None = None
     """`mem-fraction-static` in force."""
     max_running: int | None = None
@@ -99,6 +105,9 @@ def of_start(facts: StartupFacts) -> Configuration:
         draft_tokens=_whole(settings.get("speculative_num_draft_tokens")) or 0,
         padding_disabled=settings.get("disable_cuda_graph_padding") == "True",
         prefill_captured=facts.capture("prefill") is not None,
+        prefill_stated_off=settings.get("cuda_graph_backend_prefill") == "disabled"
+        or settings.get("disable_prefill_cuda_graph") == "True",
+        tensor_parallel=max(1, _whole(settings.get("tp_size")) or 1),
         memory_fraction=_fraction(fraction),
         max_running=facts.max_running_requests or _whole(settings.get("max_running_requests")),
         workers=max(1, _whole(settings.get("dp_size")) or 1),
@@ -113,13 +122,16 @@ def of_start(facts: StartupFacts) -> Configuration:
     )
 
 
-def changed(before: Configuration, change: Mapping[str, str | None], *, kv_tokens: int | None) -> Configuration:  # noqa: C901, PLR0912 - one branch a knob
+def changed(  # noqa: C901, PLR0912 - one branch a knob
+    before: Configuration, change: Mapping[str, str | None], *, kv_tokens: int | None, gpu_gb: float | None = None
+) -> Configuration:
     """The configuration after a change.
 
     Args:
         before: The configuration now.
         change: By canonical knob name the text that will stand in the script; None: removed.
         kv_tokens: Tokens of the KV pool, half of which limit the running requests.
+        gpu_gb: Memory of the GPU, GB, from which the engine chooses what nobody states; None: not known.
     """
     update: dict[str, object] = {}
     for name, value in change.items():
@@ -127,18 +139,22 @@ def changed(before: Configuration, change: Mapping[str, str | None], *, kv_token
         on = value is not None
         match name:
             case "cuda-graph-max-bs" if number is not None:
-                update |= {"max_bs": number, "explicit_sizes": (), "decode_captured": before.decode_captured}
+                update |= {"max_bs": number, "explicit_sizes": ()}
+            case "cuda-graph-max-bs":
+                update["max_bs"] = None if gpu_gb is None else default_max_bs(gpu_gb, before.tensor_parallel)
             case "cuda-graph-bs":
                 given = sizes_in(value or "")
                 update |= {"explicit_sizes": given, "max_bs": max(given, default=before.max_bs)}
             case "disable-cuda-graph":
-                update |= {"decode_captured": not on, "prefill_captured": before.prefill_captured and not on}
+                update["decode_captured"] = not on
+                if "cuda-graph-backend-prefill" not in change:
+                    update |= _prefill(by_default=not on and not before.prefill_stated_off)
             case "disable-decode-cuda-graph":
                 update["decode_captured"] = not on
             case "cuda-graph-backend-decode":
                 update["decode_captured"] = value != "disabled"
             case "cuda-graph-backend-prefill":
-                update["prefill_captured"] = on and value != "disabled"
+                update |= _prefill(by_default=not on) if not on or value == "disabled" else {"prefill_captured": True}
             case "disable-cuda-graph-padding":
                 update["padding_disabled"] = on
             case "mem-fraction-static":
@@ -158,6 +174,8 @@ def changed(before: Configuration, change: Mapping[str, str | None], *, kv_token
                 update["queue_limit"] = number
             case "disable-overlap-schedule":
                 update["overlap"] = not on
+    if change.get("disable-cuda-graph") is not None:
+        update |= {"decode_captured": False, "prefill_captured": False}
     return before.model_copy(update=update)
 
 
@@ -216,6 +234,24 @@ def prefill_list(max_tokens: int) -> tuple[int, ...]:
 def sizes_in(text: str) -> tuple[int, ...]:
     """The numbers of a printed or written list, ascending."""
     return tuple(sorted({int(number) for number in re.findall(r"(?<![\d.-])\d{1,6}(?![\d.])", text)} - {0}))
+
+
+def default_max_bs(gpu_gb: float, tensor_parallel: int) -> int:
+    """The largest decode graph that SGLang 0.5.14 chooses where nothing is said (server_args.py:3149-3210)."""
+    wide = tensor_parallel >= 4
+    if gpu_gb < 20:
+        return 8
+    if gpu_gb < 35:
+        return 80 if wide else 24
+    if gpu_gb < 60:
+        return 160 if wide else 32
+    if gpu_gb < 160:
+        return 512 if wide else 256
+    return 512
+
+
+def _prefill(*, by_default: bool) -> dict[str, object]:
+    return {"prefill_captured": by_default, "prefill_guessed": by_default}
 
 
 def _looks_default(configuration: Configuration, free_gb: float) -> bool:

@@ -91,7 +91,8 @@ def forecast(
         first full prefill may need.
     """
     before = of_start(facts)
-    after = changed(before, change, kv_tokens=facts.kv_tokens)
+    gpu_gb = facts.gpu_total_gb or (None if facts.free_before_weights_gb is None else facts.free_before_weights_gb + 1)
+    after = changed(before, change, kv_tokens=facts.kv_tokens, gpu_gb=gpu_gb)
     peers = [start for start in history if comparable(facts, start)]
     unknown = [name for name in change if not _is_modelled(name)]
     cost = decode_cost(
@@ -101,7 +102,7 @@ def forecast(
         low_per_size_gb=None if vocabulary is None else vocabulary * 8 / 2**30,
     )
     streams = _side_streams(facts, change)
-    prefill_now, prefill_then = _prefill_graphs(facts, before, after)
+    prefill_now, prefill_then = _prefill_graphs(facts, peers, before, after)
     pools = _pools(facts, before, after, stated)
     need = prefill_need(facts, history, after)
     free = None if unknown else _free(facts, pools, prefill_now, prefill_then, cost, streams)
@@ -156,15 +157,25 @@ def _pools(facts: StartupFacts, before: Configuration, after: Configuration, sta
     )
 
 
-def _prefill_graphs(facts: StartupFacts, before: Configuration, after: Configuration) -> tuple[float, Interval]:
+def _prefill_graphs(
+    facts: StartupFacts, peers: Sequence[StartupFacts], before: Configuration, after: Configuration
+) -> tuple[float, Interval]:
     capture = facts.capture("prefill")
     now = 0.0 if capture is None or capture.gb is None else capture.gb
     if not after.prefill_captured:
         return now, Interval(low=0.0, high=0.0, unit="GB", basis="prefill is not captured")
+    seen = [
+        one for start in peers if (one := start.capture("prefill")) is not None and one.gb is not None and one.sizes
+    ]
+    if (capture is None or capture.gb is None) and seen:
+        figures = [(one.gb or 0.0) * (after.prefill_tokens or max(one.sizes)) / max(one.sizes) for one in seen]
+        low, high = outward(Span(0.0 if after.prefill_guessed else min(figures) * 0.8, max(figures) * 1.2))
+        basis = f"{len(seen)} earlier starts of this worker captured prefill, in proportion to the tokens of a chunk"
+        return now, Interval(low=low, high=high, unit="GB", basis=basis)
     if capture is None or capture.gb is None:
         high = 0.5 + 0.35 / 1024 * (after.prefill_tokens or 16384)
         return now, Interval(
-            low=0.1,
+            low=0.0 if after.prefill_guessed else 0.1,
             high=round(high, 2),
             unit="GB",
             basis="fleet prior: nothing was measured here; recorded 0.28 and 1.29",

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from evals.bench.forecast import main
 from tools.engines.facts import Capture, StartupFacts
 from tools.engines.log_lines import lines_of
 from tools.engines.sglang_log import read_log
@@ -112,6 +113,15 @@ def test_a_start_that_died_so_makes_the_next_forecast_sure():
 
     assert row(found, "first full prefill").low >= 0.71
     assert found.fits != "fits"
+
+
+def test_each_start_that_is_held_out_is_covered(capsys):
+    """From every other start of its kind: free memory within, plain changes at most 1 GB wide, deaths foreseen."""
+    assert main([]) == 0
+
+    table = capsys.readouterr().out.split("with the others as history")[1]
+    assert "NO" not in table
+    assert table.count("q_oom_mf99") >= 10
 
 
 SEED = StartupFacts(
