@@ -15,7 +15,7 @@ KNOWN = (
     "|skipped|needs a human|needs human"
 )
 """Words that are taken for a state."""
-WORD = rf"(?P<word>{KNOWN})(?![\w-])"
+WORD = rf"(?P<word>{KNOWN})(?![A-Za-z0-9-])"
 MARKUP, WHITE = "*_`~", " \t\r\n"
 """What may stand around a state and says nothing."""
 LINE = re.compile(
@@ -89,7 +89,7 @@ def reworded(text: str, found: re.Match[str], state: str) -> str:
     if normal(word) == normal(state):
         return text
     shown = state.upper() if word.isupper() else state.capitalize() if word[0].isupper() else state
-    start = re.sub(rf"[{''.join(SIGNS)}]\ufe0f?(?=\s*$)", SIGN_OF.get(state, ""), text[: found.start("word")])
+    start = re.sub(rf"[{''.join(SIGNS)}]\ufe0f?(?=[*_`\s]*$)", SIGN_OF.get(state, ""), text[: found.start("word")])
     cell, bar, others = rest.partition("|")
     told = cell.rstrip(MARKUP + WHITE)
     after = cell[len(told) :] + bar + others
@@ -143,7 +143,7 @@ def _in_tables(document: Outline, section: Heading | None, wanted: Option, state
         if len(named) == 1:
             line, cells = named[0]
             if len(cells) > column and not speaks_of_another_value(_label(cells, column), wanted):
-                yield Edit(line, _with_cell(document.lines[line], column, state))
+                yield Edit(line, _with_cell(document.lines[line], column, state, aligned=_aligned(head, rows, column)))
 
 
 def _without(cells: Sequence[str], column: int) -> str:
@@ -162,7 +162,12 @@ def _label(cells: Sequence[str], column: int) -> str:
     return max((cell for place, cell in enumerate(cells) if place != column), key=len, default="")
 
 
-def _with_cell(line: str, column: int, state: str) -> str:
+def _aligned(head: Sequence[str], rows: Sequence[tuple[int, Sequence[str]]], column: int) -> bool:
+    """Whether somebody keeps the column's cells equally wide."""
+    return len({len(cells[column]) for cells in (head, *(cells for _, cells in rows)) if len(cells) > column}) == 1
+
+
+def _with_cell(line: str, column: int, state: str, *, aligned: bool) -> str:
     bounds = [found.start() for found in re.finditer(r"(?<!\\)\|", line)]
     first = column if line.lstrip().startswith("|") else column - 1
     start = bounds[first] + 1 if first >= 0 else 0
@@ -175,7 +180,7 @@ def _with_cell(line: str, column: int, state: str) -> str:
         changed = f" {state} "
     else:
         return line
-    if changed.endswith(" ") and len(cell) > len(changed.rstrip()):
+    if aligned and changed.endswith(" ") and len(cell) > len(changed.rstrip()):
         changed = changed.rstrip().ljust(len(cell))
     return line[:start] + changed + line[end:]
 
@@ -200,13 +205,33 @@ def _in_items(document: Outline, wanted: Option, state: str, run: str) -> Iterat
         line = reworded(line, tag, state)
         box = BOX.match(line)
     if box is None:
+        stated = _stated_below(document, items[0]) if tag is None else None
         if tag is not None:
             yield Edit(items[0], line)
+        elif stated is not None:
+            yield Edit(stated[0], reworded(document.lines[stated[0]], stated[1], state))
         return
     mark = "x" if state == "kept" else " "
     rest = re.sub(r" — [\w ]+ \(r-\S+\)$", "", box["rest"]) if tag is None else box["rest"]
     said = f" — {state} ({run})" if tag is None and state != "kept" else ""
     yield Edit(items[0], f"{box['lead']}{mark}{rest}{said}{box['end']}")
+
+
+def _stated_below(document: Outline, item: int) -> tuple[int, re.Match[str]] | None:
+    """The line below an item, and indented under it, that states its state."""
+    depth = _depth(document.lines[item])
+    for place in range(item + 1, len(document.lines)):
+        line = document.lines[place]
+        if line.strip() and _depth(line) <= depth:
+            return None
+        found = LINE.match(line) if document.prose[place] else None
+        if found is not None:
+            return place, found
+    return None
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip(" \t"))
 
 
 def _item_text(line: str) -> str:

@@ -168,6 +168,34 @@ CASES = [
             )
         },
     ),
+    Case(
+        "list-of-options",
+        "graphs kept",
+        "Decision log",
+        "### 2026",
+        {"   - Status: **proposed**": "   - Status: **kept**"},
+    ),
+    Case(
+        "list-of-options",
+        "overlap deferred",
+        "Decision log",
+        "### 2026",
+        {"2. Overlap scheduler: +5 to 7 % — _proposed_": "2. Overlap scheduler: +5 to 7 % — _deferred_"},
+    ),
+    Case(
+        "emoji-table",
+        "graphs kept",
+        "## Decision records",
+        "### 2026",
+        {"Bigger CUDA graphs (96) | 🟡 proposed | ana": "Bigger CUDA graphs (96) | ✅ kept | ana"},
+    ),
+    Case(
+        "emoji-table",
+        "overlap deferred",
+        "## Decision records",
+        "### 2026",
+        {"Overlap scheduler | 🟡 **proposed** | ben": "Overlap scheduler | ⏸ **deferred** | ben"},
+    ),
     Case("title-only", "overlap deferred", "## Decision records", "### 2026"),
 ]
 
