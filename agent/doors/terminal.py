@@ -13,7 +13,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from agent.domain import Evidence, Forecast, Plan, Precedent, Reading, Record, Verdict
+from agent.domain import Check, Evidence, Forecast, Plan, Precedent, Reading, Record, Verdict
 from policies.explain import rule
 
 _COLOURS = {
@@ -118,51 +118,54 @@ class JsonLines:
         self._out.flush()
 
 
-def plan_card(plan: Plan) -> Panel:
-    """Everything that an approval covers, as it should be read at three in the morning."""
+def plan_card(plan: Plan, *, whole: bool = False) -> Panel:
+    """What an approval covers, as it should be read at three in the morning.
+
+    Precedents that are not live here and figures that do not move are counted instead of told, unless `whole`.
+    """
     parts: list[Any] = [_facts(plan)]
     told = {precedent.id for precedent in plan.precedents}
     ways = [way for way in plan.risk.ways if not told.issuperset(way.because)]
     if ways:
         parts.append(_list("How it can fail", [_way(w.what, w.because, w.caught_by) for w in ways]))
     if plan.precedents:
-        parts.append(_list("Precedents", [_precedent(p) for p in plan.precedents]))
-    parts += [forecast_table(plan.forecast), _list("Live traffic", [plan.traffic.loses, plan.traffic.load])]
-    parts.append(_numbered("Steps", [f"{s.what}  [undo: {s.undo or 'none'}]" for s in plan.steps]))
-    parts.append(
-        _numbered(
-            "Checks",
-            [
-                f"{c.name} at {_join(c.concurrency)} in flight, {c.count} x {c.tokens} tokens: {c.why}"
-                for c in plan.checks
-            ],
-        )
-    )
-    parts.append(
-        _list("Kept only if all of this is shown; a breach or a silence takes it back", list(map(rule, plan.criteria)))
-    )
-    parts.append(Text("\nEdit", style="bold"))
-    parts.append(Syntax(plan.diff, "diff", background_color="default", word_wrap=True))
-    parts.append(Text(plan.edit_proof, style="dim"))
+        parts.append(_precedents(plan, whole=whole))
+    parts += [
+        forecast_table(plan.forecast, whole=whole),
+        _list("Live traffic", [plan.traffic.loses, plan.traffic.load]),
+        _numbered("Steps", [f"{step.what}  [undo: {step.undo or 'none'}]" for step in plan.steps]),
+        _numbered("Checks", [_check(check) for check in plan.checks]),
+        _list("Kept only if all of this is shown; a breach or a silence takes it back", list(map(rule, plan.criteria))),
+        Text("\nEdit", style="bold"),
+        Syntax(plan.diff, "diff", background_color="default", word_wrap=True),
+        Text(plan.edit_proof, style="dim"),
+    ]
     title = f"plan {plan.run}   digest {plan.digest[:12]}"
-    return Panel(Group(*parts), title=title, border_style=_RISK[plan.risk.level], padding=(1, 2))
+    return Panel(Group(*parts), title=title, border_style=_RISK[plan.risk.level], padding=(0, 2))
 
 
-def forecast_table(forecast: Forecast) -> Group:
-    """The forecast against the headroom."""
-    table = Table(title=None, box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("forecast")
+def forecast_table(forecast: Forecast, *, whole: bool = False) -> Group:
+    """The forecast against the headroom: the figures that move, or all of them."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("Forecast")
     table.add_column("now", justify="right")
     table.add_column("then", justify="right")
     table.add_column("rests on", overflow="fold")
+    still = []
     for row in forecast.rows:
-        now = f"{row.now:g}" if row.now is not None else "?"
         then = row.then
+        if not whole and row.now is not None and _same(row.now, then.low) and _same(row.now, then.high):
+            still.append(row.name)
+            continue
+        now = f"{row.now:g}" if row.now is not None else "?"
         span = f"{then.low:g}" if then.low == then.high else f"{then.low:g} to {then.high:g}"
         table.add_row(row.name, now, f"{span} {then.unit}", then.basis)
     style = {"fits": "green", "unsure": "yellow", "does not fit": "red"}[forecast.fits]
     lines: list[Any] = [Text(""), table, Text(f"{forecast.fits}: {forecast.why}", style=style)]
-    return Group(*lines, *(Text(f"- {sentence}") for sentence in forecast.queue))
+    if still:
+        lines.append(Text(f"- as before: {', '.join(still)}"))
+    sentences = forecast.queue if whole else forecast.queue[:2]
+    return Group(*lines, *(Text(f"- {sentence}") for sentence in sentences))
 
 
 def verdict_panel(verdict: Verdict, run: str) -> Panel:
@@ -196,7 +199,7 @@ def record_view(record: Record) -> Group:
         Text(f"hash {record.hash[:16]}  after {record.previous[:16]}", style="dim"),
     ]
     if record.plan is not None:
-        lines += [Text(""), plan_card(record.plan)]
+        lines += [Text(""), plan_card(record.plan, whole=True)]
     if record.evidence:
         lines.append(_list("Evidence", [_fact_line(fact) for fact in record.evidence]))
     if record.approval is not None:
@@ -237,11 +240,35 @@ def _facts(plan: Plan) -> Group:
     return Group(*lines)
 
 
+def _precedents(plan: Plan, *, whole: bool) -> Group:
+    """What happened before: the live ones with their lesson, the others counted."""
+    live = [p for p in plan.precedents if whole or (p.demands and "not live here" not in p.why)]
+    rest = len(plan.precedents) - len(live)
+    lines = [_precedent(precedent) for precedent in live]
+    if rest:
+        lines.append(f"{rest} more that are not live here or demand nothing: prudent show {plan.run}")
+    return _list("What happened before", lines)
+
+
 def _precedent(precedent: Precedent) -> str:
     """What happened in one sentence, why it counts, and what to learn from it."""
     title = precedent.what.partition(". ")[0].rstrip(".")
     lesson = f"\n  lesson: {precedent.lesson}" if precedent.lesson else ""
-    return f"{title}.  [{precedent.id}]\n  why it counts: {precedent.why}{lesson}"
+    return f"{title}.  [{precedent.id}]\n  counts because: {precedent.why}{lesson}"
+
+
+def _check(check: Check) -> str:
+    what = {
+        "sessions": f"{check.count} tool-call sessions with known answers",
+        "throughput": f"throughput, {check.count} runs of {check.tokens} tokens a stream",
+        "aborts": f"abort storms, {check.count} streams each",
+    }[check.name]
+    return f"{what}, at {_join(check.concurrency)} in flight"
+
+
+def _same(one: float, other: float) -> bool:
+    """Equal as far as the engines' logs say figures: to a hundredth, or a hundredth part."""
+    return abs(one - other) <= max(0.01, 0.01 * abs(one))
 
 
 def _way(what: str, because: tuple[str, ...], caught_by: str) -> str:

@@ -49,7 +49,7 @@ def record(state: RunState, runtime: Runtime[Parts]) -> Command[Literal["__end__
 
 
 def _let_go(parts: Parts, tell: Tell, run: str) -> None:
-    """Give the worker's lease back; where that fails it runs out by itself."""
+    """Give the worker's lease back, where it was taken; where that fails it runs out by itself."""
     try:
         parts.worker.transaction(run).release()
     except (Refused, HostError) as problem:
@@ -57,8 +57,8 @@ def _let_go(parts: Parts, tell: Tell, run: str) -> None:
 
 
 def _write_plan_document(written: Record, parts: Parts, tell: Tell) -> None:
-    """Append the decision to the performance plan, where the worker has one and a change was planned."""
-    if parts.settings.plan is None or written.plan is None or written.change is None:
+    """Append the decision to the performance plan, where the worker has one and the change was tried on it."""
+    if parts.settings.plan is None or written.execution is None or written.change is None:
         return
     words = tuple(word for setting in written.change.settings for word in _names(parts, setting.knob))
     outcome = append_record(Path(parts.settings.plan), written, words=words)

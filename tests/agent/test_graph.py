@@ -44,4 +44,4 @@ def test_every_arrow_of_the_design_is_a_node():
         "record",
     }
 
-    assert {name for name in re.findall(r"^    (\w+)", mermaid(), re.MULTILINE)} - {"request"} == nodes
+    assert set(re.findall(r"^    (\w+)", mermaid(), re.MULTILINE)) - {"request"} == nodes
