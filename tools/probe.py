@@ -197,7 +197,9 @@ def _sessions(outcome: Outcome, check: Check, phase: Phase) -> tuple[Reading, ..
         why = result["stopped"] or failed.detail
         detail += f"; {tally['planned'] - tally['n']} of {tally['planned']} sessions could not be judged: {why}"
     if not tally["n"]:
-        return _nothing("corrupted_sessions", phase, "share", detail, source, widest), failed
+        reasons = [reason for reason in (result["stopped"], failed.detail or failed.no_data) if reason]
+        why = f"no session could be judged: {'; '.join(reasons)}"
+        return _nothing("corrupted_sessions", phase, "share", why, source, widest), failed
     corrupted = Reading(
         metric="corrupted_sessions",
         phase=phase,
@@ -220,7 +222,7 @@ def _exposure(in_flight: Mapping[str, Any]) -> str:
 
 def _failed_requests(requests: Mapping[str, Any], phase: Phase, source: str, concurrency: int | None) -> Reading:
     if not requests["n"]:
-        return _nothing("failed_requests", phase, "share", "no request was sent", source, concurrency)
+        return _nothing("failed_requests", phase, "share", "no request came to an end", source, concurrency)
     first = f"; the first: {requests['first']}" if requests["bad"] else ""
     return Reading(
         metric="failed_requests",

@@ -549,10 +549,12 @@ class Client:
             self.model = str(json.loads(await self.get("/v1/models") or b"")["data"][0]["id"])
 
     def failures(self) -> dict[str, Any]:
-        """Streaming requests, those that failed, statuses and reasons; what we cut ourselves did not fail."""
-        failed = [reply for reply in self.replies if reply.kind and reply.kind != "ours"]
+        """Requests that came to an end, those that failed, statuses and reasons; what we cut ourselves did neither."""
+        ended = [reply for reply in self.replies if reply.kind != "ours"]
+        failed = [reply for reply in ended if reply.kind]
         return {
-            "n": len(self.replies),
+            "n": len(ended),
+            "cut_by_us": len(self.replies) - len(ended),
             "bad": len(failed),
             "statuses": dict(Counter(str(reply.status) for reply in self.replies if reply.status)),
             "errors": dict(Counter(reply.kind for reply in failed)),
@@ -949,6 +951,8 @@ class Sessions:
                 )
 
         await together(one_after_the_other() for _ in range(min(at_once, len(sessions))))
+        if not self._client.left:
+            return "the time was up"
         return stopped[0] if stopped else None
 
     async def _session(self, session: Session) -> None:

@@ -149,7 +149,7 @@ class TestSessions:
         readings = ask(host, f"http://127.0.0.1:{free_port()}", check_of("sessions", count=500))
 
         assert readings["corrupted_sessions"].value is None
-        assert readings["corrupted_sessions"].no_data
+        assert "no session could be judged: the last" in str(readings["corrupted_sessions"].no_data)
         assert readings["failed_requests"].value == 1.0
         assert readings["failed_requests"].n < 100
 
@@ -175,6 +175,13 @@ class TestSessions:
         assert sent[0] == sent[1]
         assert not sent[0] & sent[2]
         assert len(sent[0]) == 30
+
+    def test_a_server_that_says_nothing(self, serve, host) -> None:
+        """Requests that our own deadline cut short neither failed nor went well: there is no data on either."""
+        readings = ask(host, serve(first=60).url, check_of("sessions", count=8), limit=1)
+
+        assert "the time was up" in str(readings["corrupted_sessions"].no_data)
+        assert readings["failed_requests"].value is None
 
 
 class TestThroughput:
