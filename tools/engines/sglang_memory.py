@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from agent.domain import Forecast, ForecastRow, Interval
+from agent.domain import Forecast, Interval
 from tools.engines.catalogue import knob_named
-from tools.engines.facts import Capture, StartupFacts
-from tools.engines.prefill_need import PrefillNeed, prefill_need
+from tools.engines.dsv4_indexer import indexer_growth
+from tools.engines.facts import StartupFacts
+from tools.engines.forecast_rows import forecast_rows, judge_fit
+from tools.engines.prefill_need import prefill_need
 from tools.engines.queue_outlook import queue_outlook
 from tools.engines.restart_time import restart_seconds
 from tools.engines.sglang_capture import DecodeCost, Span, capture_list, comparable, decode_cost, outward
@@ -73,6 +75,7 @@ def forecast(
     start_seconds: Sequence[float] = (),
     stated: Collection[str] | None = None,
     vocabulary: int | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> Forecast:
     """Forecast the next start after a change.
 
@@ -84,6 +87,7 @@ def forecast(
         start_seconds: Wall seconds of this worker's restarts, from stop to ready, as measured.
         stated: Names of the knobs that the launch states; None: not known. A memory fraction that is not stated moves
             with the largest graph.
+        variables: The worker's environment as its process has it, for what the log does not show; None: not known.
         vocabulary: Words of the model's vocabulary, which sets the least that each unit of size costs; None: not known.
 
     Returns:
@@ -102,13 +106,25 @@ def forecast(
         low_per_size_gb=None if vocabulary is None else vocabulary * 8 / 2**30,
     )
     streams = _side_streams(facts, change)
+    indexer = indexer_growth(facts, before, after, variables)
     prefill_now, prefill_then = _prefill_graphs(facts, peers, before, after)
     pools = _pools(facts, before, after, stated)
     need = prefill_need(facts, history, after)
-    free = None if unknown else _free(facts, pools, prefill_now, prefill_then, cost, streams)
+    free = None if unknown else _free(facts, pools, prefill_now, prefill_then, cost, streams, indexer)
     restart = restart_seconds(facts, start_seconds, [cost.seconds] if after.sizes else [])
-    rows = _rows(facts, before, after, pools, prefill_then, cost, streams, free, need, restart)
-    fits, why = _judge(facts, free, floor_gb, need, cost, unknown, streams)
+    rows = forecast_rows(
+        facts,
+        before,
+        after,
+        kv_pool=pools.kv_gb,
+        prefill_graphs=prefill_then,
+        cost=cost,
+        extra=Span(streams.low + indexer.low, streams.high + indexer.high),
+        free=free,
+        need=need,
+        restart=restart,
+    )
+    fits, why = judge_fit(free, floor_gb, need=need, caveats=_caveats(cost, streams, indexer), unknown=unknown)
     return Forecast(
         rows=rows,
         free_after_capture=free,
@@ -202,7 +218,13 @@ def _side_streams(facts: StartupFacts, change: Mapping[str, str | None]) -> Span
 
 
 def _free(
-    facts: StartupFacts, pools: _Pools, prefill_now: float, prefill_then: Interval, cost: DecodeCost, streams: Span
+    facts: StartupFacts,
+    pools: _Pools,
+    prefill_now: float,
+    prefill_then: Interval,
+    cost: DecodeCost,
+    streams: Span,
+    indexer: Span,
 ) -> Interval | None:
     now = facts.free_after_capture_gb
     if now is None:
@@ -211,7 +233,7 @@ def _free(
     if prefill_then.high - prefill_then.low <= 2 * _REPEAT_GB + 0.03:
         middle = (prefill_then.low + prefill_then.high) / 2 - prefill_now
         prefill = Span(middle, middle)
-    parts = (pools.shrink, prefill, cost.growth, streams)
+    parts = (pools.shrink, prefill, cost.growth, streams, indexer)
     repeat = _REPEAT_GB + 0.01 * max(abs(end) for end in pools.shrink)
     low, high = outward(
         Span(now - sum(part.high for part in parts) - repeat, now - sum(part.low for part in parts) + repeat)
@@ -221,6 +243,7 @@ def _free(
         ("prefill graphs", prefill),
         ("decode graphs", cost.growth),
         ("side streams", streams),
+        ("torch indexer", indexer),
     )
     moved = [
         f"{name} {part.low:+.2f}"
@@ -234,104 +257,14 @@ def _free(
     return Interval(low=low, high=high, unit="GB", basis=f"{basis}; {repeat:.2f} GB either way between starts")
 
 
-def _rows(
-    facts: StartupFacts,
-    before: Configuration,
-    after: Configuration,
-    pools: _Pools,
-    prefill_then: Interval,
-    cost: DecodeCost,
-    streams: Span,
-    free: Interval | None,
-    need: PrefillNeed | None,
-    restart: Interval | None,
-) -> tuple[ForecastRow, ...]:
-    rows: list[ForecastRow] = []
-    if facts.weights_gb is not None:
-        weights = Interval(
-            low=facts.weights_gb, high=facts.weights_gb, unit="GB", basis="measured at the last start and not touched"
-        )
-        rows.append(ForecastRow(name="weights", now=facts.weights_gb, then=weights))
-    if pools.kv_gb is not None:
-        rows.append(ForecastRow(name="KV pool", now=facts.kv_gb, then=pools.kv_gb))
-    table = after.request_table_gb
-    if table is not None:
-        then = outward(Span(table, table))
-        basis = "(running limit + 1) x (context + 4 + draft tokens) x 4 bytes"
-        rows.append(
-            ForecastRow(
-                name="request table",
-                now=None if before.request_table_gb is None else round(before.request_table_gb, 3),
-                then=Interval(low=then.low, high=then.high, unit="GB", basis=basis),
-            )
-        )
-    prefill = facts.capture("prefill")
-    if before.prefill_captured or after.prefill_captured:
-        rows.append(ForecastRow(name="prefill graphs", now=None if prefill is None else prefill.gb, then=prefill_then))
-    decode = facts.decode_capture
-    sizes = after.sizes
-    count = Interval(
-        low=len(sizes),
-        high=len(sizes),
-        unit="graphs",
-        basis=f"the engine's list up to {max(sizes)}" if sizes else "none",
-    )
-    rows.append(ForecastRow(name="captured sizes", now=None if decode is None else len(decode.sizes), then=count))
-    graphs = cost.gb
-    if streams != Span(0.0, 0.0):
-        low, high = outward(Span(max(0.0, graphs.low + streams.low), graphs.high + streams.high))
-        graphs = Interval(
-            low=low, high=high, unit="GB", basis=f"{graphs.basis}; side streams enter or leave the graphs"
-        )
-    rows.append(ForecastRow(name="decode graphs", now=_gb(decode), then=graphs))
-    if free is not None:
-        rows.append(ForecastRow(name="free after capture", now=facts.free_after_capture_gb, then=free))
-    if need is not None:
-        rows.append(ForecastRow(name="first full prefill", now=None, then=need.gb))
-    rows.append(ForecastRow(name="capture seconds", now=None if decode is None else decode.seconds, then=cost.seconds))
-    if restart is not None:
-        rows.append(ForecastRow(name="restart seconds", now=None, then=restart))
-    return tuple(rows)
-
-
-def _gb(capture: Capture | None) -> float | None:
-    return None if capture is None else capture.gb
-
-
-def _judge(
-    facts: StartupFacts,
-    free: Interval | None,
-    floor_gb: float,
-    need: PrefillNeed | None,
-    cost: DecodeCost,
-    unknown: Sequence[str],
-    streams: Span,
-) -> tuple[str, str]:
-    if unknown:
-        return "unsure", (
-            f"What {', '.join(unknown)} does to GPU memory is not worked out, and figures that were measured with "
-            "another value do not carry over."
-        )
-    if free is None:
-        return "unsure", "The last start did not say how much memory it left, so there is nothing to forecast from."
-    said = f"{free.low:.2f} to {free.high:.2f} GB stay free after capture"
-    notes = f" {cost.caveat}" if cost.caveat else ""
+def _caveats(cost: DecodeCost, streams: Span, indexer: Span) -> list[str]:
+    """What a reader has to know about the graphs besides their figures."""
+    said = [cost.caveat] if cost.caveat else []
     if streams.high > 0:
-        notes += f" Side streams inside the graphs may take up to {streams.high:.1f} GB, as far as has been seen."
-    first = ""
-    if need is not None and free.low < need.gb.high:
-        first = (
-            f" The first full prefill of {need.tokens:,} tokens needs {need.gb.low:.2f} to {need.gb.high:.2f} GB of it "
-            f"({need.gb.basis}); no start-up check tries that, and a worker with less dies of its first real batch."
+        said.append(f"Side streams inside the graphs may take up to {streams.high:.1f} GB, as far as has been seen.")
+    if indexer.high > 0:
+        said.append(
+            f"DeepSeek-V4's torch indexer, if it is on, takes up to {indexer.high:.1f} GB more, because it grows with "
+            "batch x context; SGLANG_OPT_USE_TILELANG_INDEXER=1 leaves it out."
         )
-    if free.high < floor_gb or (need is not None and free.high < need.gb.low):
-        bound = (
-            f"below the floor of {floor_gb:g} GB" if free.high < floor_gb else "less than the first full prefill needs"
-        )
-        return "does not fit", f"Only {said}, {bound}.{first}{notes}"
-    if free.low < floor_gb or first:
-        bound = f", and the floor is {floor_gb:g} GB" if free.low < floor_gb else ""
-        return "unsure", f"{said[0].upper()}{said[1:]}{bound}.{first}{notes}"
-    below = free.low - floor_gb
-    del facts
-    return "fits", f"{said}, at least {below:.2f} GB above the floor of {floor_gb:g} GB.{notes}"
+    return said

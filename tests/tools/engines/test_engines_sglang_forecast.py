@@ -160,6 +160,37 @@ def test_a_figure_that_came_again_is_not_said_to_fall():
     assert "can fall" not in found.why
 
 
+DSV4 = SEED.model_copy(update={"context_length": 393_216})
+
+
+@pytest.mark.parametrize(
+    ("variables", "low", "high"),
+    [
+        (None, 0.0, 6.8),
+        ({"SGLANG_OPT_USE_TILELANG_INDEXER": "1"}, 0.0, 0.0),
+        ({"SGLANG_FP8_PAGED_MQA_LOGITS_TORCH": "1"}, 4.0, 6.8),
+    ],
+    ids=["not known", "fused", "torch"],
+)
+def test_a_buffer_of_batch_times_context_is_not_forgotten(variables, low, high):
+    """The torch indexer at 393,216 tokens takes 3.4 GB at 32 and 10.2 at 96, unless the environment leaves it out."""
+    without = forecast(facts=SEED, change=TO_96, floor_gb=6.0).free_after_capture
+    found = forecast(facts=DSV4, change=TO_96, floor_gb=6.0, variables=variables)
+
+    assert without.high - found.free_after_capture.high == pytest.approx(low, abs=0.2)
+    assert without.low - found.free_after_capture.low == pytest.approx(high, abs=0.2)
+    assert covers(found.free_after_capture, 15.0) is (low == 0.0)
+    assert ("torch indexer" in found.why) is (high > 0.0)
+
+
+def test_a_worker_that_measured_less_than_the_buffer_cannot_have_it():
+    """At a million tokens it would have taken 9 GB at 32; 3.91 were measured."""
+    million = SEED.model_copy(update={"context_length": 1_048_576})
+
+    assert covers(forecast(facts=million, change=TO_96, floor_gb=6.0).free_after_capture, 15.0)
+    assert "torch indexer" not in forecast(facts=million, change=TO_96, floor_gb=6.0).why
+
+
 def test_the_queue_is_spoken_of():
     """Queue limit, admission, and the pool at full concurrency, with numbers."""
     said = " ".join(forecast(facts=SEED, change=TO_96, floor_gb=6.0).queue)
