@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -361,6 +363,7 @@ def test_a_restart_that_fails_is_recorded_and_not_repeated(site) -> None:
     (site.folder / "broken").unlink()
     assert site.writer.undo(token, "r-1").state == "undone"
     assert site.process().argv == ("sleep", "86432")
+    assert site.process().identity != site.before.identity
 
 
 def test_a_restart_that_takes_too_long_is_ended_and_undone(site) -> None:
@@ -430,6 +433,24 @@ def test_a_restart_alone_needs_no_edit(site) -> None:
     assert site.writer.commit(token, "r-1").state == "committed"
     assert site.process().identity != site.before.identity
     assert content(site) == before
+
+
+def test_a_call_waits_for_another_one_only_so_long(cold_site) -> None:
+    """While a step is at work on the host, a lease that cannot wait is refused with the reason; the step goes on."""
+    site = cold_site
+    token = site.writer.lease("r-1", 60).token
+    site.open(token)
+    site.writer.step(token, "r-1", "edit")
+    (site.folder / "slow").write_text("2")
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(site.writer.step, token, "r-1", "restart")
+        while site.restarts < 2:
+            time.sleep(0.01)
+        hurried = type(site.writer)(site.host, "decode", str(site.script), site.service, timeout=1)
+        with pytest.raises(RunInFlight, match="another call is at work"):
+            hurried.lease("r-2", 60)
+        assert [entry.event for entry in pending.result().journal][-1] == "done"
+    assert site.writer.commit(token, "r-1").state == "committed"
 
 
 def test_prudents_own_directory_is_for_its_user_only(site) -> None:

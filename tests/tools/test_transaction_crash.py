@@ -119,7 +119,7 @@ def test_a_helper_killed_at_any_action_is_undone_to_the_state_before(site, verb)
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_helper_killed_at_any_action_can_be_called_again_to_the_end(site, verb) -> None:
     """SIGKILL at every point of every verb, then the same calls again: committed once, and the new bytes are live."""
-    at = VERBS.index(verb)
+    at, restarts = VERBS.index(verb), 0
     for tried, where in crashes(site, VERBS[: at + 1], every=3):
         token = site.writer.lease(tried.run, 60).token
         approval = site.approval(tried.plan)
@@ -132,19 +132,26 @@ def test_a_helper_killed_at_any_action_can_be_called_again_to_the_end(site, verb
         assert site.script.read_bytes() == tried.new, where
         assert site.process().argv == NEW_RUNS, where
         assert (site.directory / "spent" / tried.plan.digest).exists(), where
+        assert site.process().identity == execution.after.identity, where
+        assert restarts in (0, site.restarts - 2), (
+            f"{where}: one restart for the step, and one for the test's own reset"
+        )
+        restarts = site.restarts
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [("open", "edit", "undo"), ("open", "edit", "restart", "undo")], ids=" ".join)
 def test_an_undo_killed_at_any_action_ends_when_it_is_called_again(site, names) -> None:
     """SIGKILL at every point of an undo, then undo again: exact bytes and a live process that runs them."""
-    old = site.script.read_bytes()
+    old, restarts = site.script.read_bytes(), 0
     for tried, where in crashes(site, names, every=2):
         token = site.writer.lease(tried.run, 60).token
         assert site.writer.undo(token, tried.run).state == "undone", where
         assert site.script.read_bytes() == old, where
         assert site.process().argv == OLD_RUNS, where
         assert "restart" in names or site.process().identity == site.before.identity, where
+        assert restarts in (0, site.restarts - 2 * names.count("restart")), f"{where}: the undo restarts once"
+        restarts = site.restarts
 
 
 def test_three_deaths_in_a_row_still_end_with_the_old_worker(site) -> None:

@@ -73,6 +73,22 @@ def test_a_journal_that_was_tampered_with_is_refused(site, damage) -> None:
     assert b"96" in site.script.read_bytes()
 
 
+def test_a_line_from_another_history_is_refused(site) -> None:
+    """A line that is whole by itself and has the right number, but did not follow the line before it, is no line."""
+    path = journal_of(site)
+    opened_and_edited(site)
+    first = path.read_bytes().splitlines(keepends=True)
+    site.writer.undo(site.writer.lease("r-1", 60).token, "r-1")
+    path.unlink()
+    site.open(site.writer.lease("r-1", 60).token, "r-1", diff="another plan")
+    site.writer.step(site.writer.lease("r-1", 60).token, "r-1", "edit")
+    second = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(second[0] + first[1] + second[2])
+    with pytest.raises(HelperRefused, match="line 2 ") as refused:
+        site.writer.status()
+    assert refused.value.kind == "journal_corrupt"
+
+
 def test_the_journal_is_plain_lines_for_people(site) -> None:
     """Each line is a checksum and a JSON document that says when, what, which step and by whom."""
     opened_and_edited(site)

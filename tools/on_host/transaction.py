@@ -1238,8 +1238,6 @@ def open_transaction(books: Books, request: Json) -> Json:
     digest = approval["digest"]
     ledger = books.directory / "spent" / digest
     mine = canonical({"worker": books.worker, "transaction": id_}).encode()
-    if ledger.exists() and ledger.read_bytes() != mine:
-        raise Refusal("spent", "the approval has opened a transaction before.")
     asked = Path(text_of(request, "script"))
     service = request.get("service") or {}
     detail: Json = {
@@ -1262,12 +1260,12 @@ def open_transaction(books: Books, request: Json) -> Json:
     old = look_before(detail, steps)
     detail["new_sha256"] = plan["new_script_sha256"] if content else detail["old_sha256"]
     try:
-        lay_down(books, id_, {"old": old, "new": content or old, "plan": text.encode()})
         books.disk.make(ledger.parent)
         if not books.disk.claim(ledger, mine):
             if ledger.read_bytes() != mine:
                 raise Refusal("spent", "the approval has opened a transaction before.")
             books.disk.sync(ledger.parent)
+        lay_down(books, id_, {"old": old, "new": content or old, "plan": text.encode()})
         until = now() + detail["watchdog_seconds"]
         books.keep("deadline", {"boot": boot_id(), "until": until})
         arm(books)
