@@ -219,7 +219,8 @@ class Words:
         if not operator:
             return plain_piece
         held = self.held(name)
-        known = held is not None or plain_piece.items is not None
+        told = name.isdigit() and self.state.arguments is not None and not unknown_of(plain_piece.runs)
+        known = held is not None or plain_piece.items is not None or told
         filled = known and (
             plain_piece.items != ()
             if plain_piece.items is not None
@@ -242,10 +243,7 @@ class Words:
                 )
             return piece
         if filled:
-            if held and len(held.options) == 1 and not unknown_of(held.options[0]) and _sure(held.options[0]):
-                return plain_piece
-            if held or plain_piece.items is not None:
-                return plain_piece
+            return plain_piece
         piece = self.default(node, operator, inside)
         who = f"${name}" if name.isdigit() else name
         runs = (
@@ -379,10 +377,6 @@ class Words:
             if chosen is not None:
                 return Piece((), split=True, items=chosen)
         return self.unknown("several-values", f"{name} is assigned in several places under conditions", start, end)
-
-
-def _sure(runs: Runs) -> bool:
-    return not any(run.conditional for run in runs)
 
 
 def _alternatives(held: Held, name: str, site: tuple[int, int], layers: tuple[Layer, ...]) -> tuple[Word, ...] | None:

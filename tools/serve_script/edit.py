@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -22,6 +23,7 @@ Operation = Literal[
     "add",  # add it; it must not be there
     "unset",  # take it out; it has to be there
 ]
+_FILLED_IN = re.compile(r"\{\{|\{%|<%|^__[A-Z0-9_]+__$|^@[A-Za-z0-9_]+@$|^%%[A-Z0-9_]+%%$|^<[A-Z_]+>$")
 _BY_HAND = "Change it by hand, or where the value comes from."
 
 
@@ -36,6 +38,10 @@ class Found(NamedTuple):
     """1-based line; None: it is not there."""
     sentence: str
     """The fact in one sentence, with its source, secrets masked."""
+
+    def __repr__(self) -> str:
+        """The sentence alone: the value may be a secret."""
+        return f"Found({self.sentence!r})"
 
 
 class Intent(NamedTuple):
@@ -53,6 +59,10 @@ class Intent(NamedTuple):
     """Variables that carry the value and, being exported, change with it."""
     old: tuple[str, ...] | None = None
     """The value before, as far as it is known; None: it was not there, or is not known."""
+
+    def __repr__(self) -> str:
+        """What is done to which name: the values may be secrets."""
+        return f"Intent({self.operation} {self.kind} {self.spelling})"
 
 
 class Edit(NamedTuple):
@@ -73,6 +83,10 @@ class Edit(NamedTuple):
     notes: tuple[str, ...]
     """What the operator should know: a default that the caller can override, a flag that only some runs have."""
     intent: Intent
+
+    def __repr__(self) -> str:
+        """What is changed, secrets masked."""
+        return f"Edit({self.explanation!r})"
 
 
 def value_of(
@@ -227,6 +241,16 @@ def _known(runs: Runs, name: str, line: int) -> None:
         raise _unknown_refusal(unknown, name, line)
 
 
+def _no_template(value: str, name: str, line: int) -> None:
+    if _FILLED_IN.search(value):
+        raise ScriptRefused(
+            "template",
+            f"The value of {name} on line {line} is a mark that another program fills in.",
+            "Change what fills it in.",
+            line=line,
+        )
+
+
 def _filled(place: EnvPlace, name: str, value: str) -> str:
     """The text that adds a variable.
 
@@ -330,7 +354,7 @@ class _Work:
                 )
         return out
 
-    def _set_flag(  # noqa: C901, PLR0912 - one branch a reason
+    def _set_flag(
         self, chosen: Sequence[int], flags: dict[int, Flag], values: tuple[str, ...], *, listed: bool
     ) -> None:
         i = chosen[0]
@@ -339,30 +363,7 @@ class _Work:
         if flag.conditional:
             notes.append(f"Only some runs of the file give {flag.name}: it stands under a condition.")
         old_runs = flag.values
-        if not values:
-            if not flag.values or normal(flag.name) in self.reading.grammar.switches:
-                raise ScriptRefused(
-                    "already-so",
-                    f"{flag.name} is there already, on line {flag.line}.",
-                    "Nothing is to be done.",
-                    line=flag.line,
-                )
-            raise ScriptRefused(
-                "quoting",
-                f"{flag.name} on line {flag.line} has a value, and none was given.",
-                "Say which value.",
-                line=flag.line,
-            )
-        if not old_runs:
-            following = launch.words[flag.word + 1] if flag.word + 1 < len(launch.words) else None
-            if following is not None and following.unknown is not None:
-                raise _unknown_refusal(following.unknown, flag.name, flag.line)
-            raise ScriptRefused(
-                "quoting",
-                f"{flag.name} on line {flag.line} has no value that could be changed.",
-                "Change it by hand.",
-                line=flag.line,
-            )
+        self._settable(launch, flag, values)
         whole = (
             listed
             or normal(flag.name) in self.reading.grammar.lists
@@ -372,6 +373,7 @@ class _Work:
             old_runs = old_runs[:1]
         for runs in old_runs:
             _known(runs, flag.name, flag.line)
+            _no_template(plain(runs), flag.name, flag.line)
         old = tuple(plain(runs) for runs in old_runs)
         if old == values:
             raise ScriptRefused(
@@ -421,6 +423,33 @@ class _Work:
             )
         else:
             self._not_alone(flag, old_runs[0])
+
+    def _settable(self, launch: Launch, flag: Flag, values: tuple[str, ...]) -> None:
+        """Refuse where there is no value to give or none to replace."""
+        if not values:
+            if not flag.values or normal(flag.name) in self.reading.grammar.switches:
+                raise ScriptRefused(
+                    "already-so",
+                    f"{flag.name} is there already, on line {flag.line}.",
+                    "Nothing is to be done.",
+                    line=flag.line,
+                )
+            raise ScriptRefused(
+                "quoting",
+                f"{flag.name} on line {flag.line} has a value, and none was given.",
+                "Say which value.",
+                line=flag.line,
+            )
+        if not flag.values:
+            following = launch.words[flag.word + 1] if flag.word + 1 < len(launch.words) else None
+            if following is not None and following.unknown is not None:
+                raise _unknown_refusal(following.unknown, flag.name, flag.line)
+            raise ScriptRefused(
+                "quoting",
+                f"{flag.name} on line {flag.line} has no value that could be changed.",
+                "Change it by hand.",
+                line=flag.line,
+            )
 
     def _replace_list(self, words: Sequence[Word], values: Sequence[str]) -> Splice | None:
         first = words[0]
@@ -773,6 +802,7 @@ class _Work:
             self._remove_variable(chosen, variable)
             return
         _known(variable.runs, name, variable.line)
+        _no_template(variable.text, name, variable.line)
         if variable.text == value:
             raise ScriptRefused(
                 "already-so",
@@ -968,8 +998,9 @@ def diff(before: bytes, after: bytes, path: str) -> str:
         return [line + "\n" for line in mask(content.decode("utf-8", "backslashreplace")).split("\n")]
 
     old, new = shown(before), shown(after)
-    if len(old) == 1 and len(new) == 1 and old == new:
-        return ""
+    if old == new and before != after:
+        for line in changed_lines(before, after):
+            new[line - 1] = new[line - 1].rstrip("\n") + "  [the secret changes]\n"
     return "".join(difflib.unified_diff(old, new, f"a/{path.lstrip('/')}", f"b/{path.lstrip('/')}", n=3))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from tools.serve_script.refusals import RefusalKind
+from tools.serve_script.secrets import mask_argv
 from tools.serve_script.text import OPAQUE, Layer, Runs, Unknown, is_plain, plain, unknown_of
 
 Kind = Literal["bash", "systemd", "supervisord", "compose", "k8s", "envfile", "config"]
@@ -151,8 +152,13 @@ class Launch(NamedTuple):
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """Its arguments as text, with an ellipsis for what is not known."""
+        """Its arguments as text, with an ellipsis for what is not known; they may hold secrets."""
         return tuple(word.text.replace(OPAQUE, "…") for word in self.words)
+
+    @property
+    def shown(self) -> str:
+        """Its command line for people and models, secrets masked."""
+        return " ".join(mask_argv(self.argv))
 
     def flags(self, line_of: LineOf) -> Iterator[Flag]:
         """Yield each flag in the order of the command line."""

@@ -18,6 +18,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from tools.serve_script.secrets import mask, mask_argv
+
 _STUBS = """
 vllm sglang python python3 python3.10 python3.11 python3.12 python3.13 docker podman nerdctl ssh scp rsync
 numactl taskset nohup setsid stdbuf nice ionice chrt systemd-run srun sudo uv conda mamba micromamba timeout
@@ -37,6 +39,7 @@ _FOLDERS_OF_A_ROOT = """
 usr/bin usr/local/bin usr/local/sbin dev/shm proc tmp var/tmp var/log var/run run etc root opt srv mnt
 .old .real/bin .calls
 """.split()  # noqa: SIM905 - a list of words reads better as words
+_DEVICES = ("null", "zero", "urandom")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _HOME = "/home/sre"
 _WORK = "/home/sre/work"
@@ -56,19 +59,7 @@ _INIT = r"""
 set -e
 root=$1 real=$2
 shift 2
-mount --bind "$root" "$root"
-read_only() {
-    mount --bind "$1" "$root$2"
-    mount -o remount,bind,ro "$root$2" || mount -o remount,bind,ro,nosuid,nodev "$root$2" ||
-        mount -o remount,bind,ro,nosuid,nodev,noatime "$root$2"
-}
-while [ "$1" != -- ]; do
-    read_only "$1" "$2"
-    shift 2
-done
-shift
-for device in null zero random urandom; do mount --bind "/dev/$device" "$root/dev/$device"; done
-mount -t proc proc "$root/proc" || true
+mount -a -T "$root/.mounts" || mount -a -T "$root/.mounts-as-they-are"
 cd "$root"
 pivot_root . .old
 cd /
@@ -88,6 +79,10 @@ class Call(NamedTuple):
     """Its arguments, the program's base name first."""
     env: tuple[tuple[str, str], ...]
     """Its environment, sorted, without what the shell itself keeps there."""
+
+    def __repr__(self) -> str:
+        """The command line and the names of the variables, secrets masked."""
+        return f"Call({' '.join(mask_argv(self.argv))!r}, {[name for name, _ in self.env]})"
 
 
 class Ran(NamedTuple):
@@ -178,7 +173,8 @@ def _run(
     root = Path(tempfile.mkdtemp(prefix="prudent-proof-"))
     try:
         binds, real = _furnish(root, content, files, how.most)
-        flat = [part for pair in binds for part in pair]
+        for name, more in ((".mounts", ""), (".mounts-as-they-are", ",noatime")):
+            (root / name).write_text(_table(root, binds, more))
         env = {
             "PATH": _PATH,
             "HOME": _HOME,
@@ -190,7 +186,7 @@ def _run(
         env |= {**how.environ, **environ, "SANDBOX_WORK": _WORK}
         if argv and "/" not in argv[0] and not any((root / d / argv[0]).is_symlink() for d in ("usr/bin", "bin")):
             return Ran((), ended=True, complaint=f"{argv[0]}: no such program")
-        command = [*way, "bash", "-p", "-c", _INIT, "sandbox", str(root), real, *flat, "--", *argv]
+        command = [*way, "bash", "-p", "-c", _INIT, "sandbox", str(root), real, *argv]
         with subprocess.Popen(
             command,
             env=env,
@@ -211,9 +207,22 @@ def _run(
             raise NoSandbox(
                 (said.decode("utf-8", "replace").strip() or "the sandbox could not be furnished").splitlines()[-1]
             )
-        return Ran(_calls(root / ".calls"), ended, complaint[-400:].decode("utf-8", "replace").strip())
+        return Ran(_calls(root / ".calls"), ended, mask(complaint[-400:].decode("utf-8", "replace").strip()))
     finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+def _table(root: Path, binds: Sequence[tuple[str, str]], more: str) -> str:
+    """What to mount, one line each; a user namespace may only tighten the options that a mount has already."""
+    lines = [f"{_escaped(str(root))} {_escaped(str(root))} none rbind"]
+    lines += [f"{host} {_escaped(str(root))}{inside} none bind,ro,nosuid,nodev{more}" for host, inside in binds]
+    lines += [f"/dev/{name} {_escaped(str(root))}/dev/{name} none bind" for name in _DEVICES]
+    lines.append(f"proc {_escaped(str(root))}/proc proc nofail")
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(path: str) -> str:
+    return path.replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011")
 
 
 def _furnish(root: Path, content: bytes, files: Mapping[str, bytes], most: int) -> tuple[list[tuple[str, str]], str]:
@@ -221,7 +230,7 @@ def _furnish(root: Path, content: bytes, files: Mapping[str, bytes], most: int) 
     for name in (*_FOLDERS_OF_A_ROOT, _WORK[1:]):
         (root / name).mkdir(parents=True, exist_ok=True)
     binds = _libraries(root)
-    for name in ("null", "zero", "random", "urandom"):
+    for name in _DEVICES:
         (root / "dev" / name).touch()
     (root / "dev/fd").symlink_to("/proc/self/fd")
     for number, name in enumerate(("stdin", "stdout", "stderr")):
@@ -250,7 +259,7 @@ def _furnish(root: Path, content: bytes, files: Mapping[str, bytes], most: int) 
 def _libraries(root: Path) -> list[tuple[str, str]]:
     """What the real programs need, to be mounted read-only: (place on the host, place inside)."""
     binds = [("/usr/bin", "/.real/bin")]
-    for name in ("lib", "lib32", "lib64", "usr/lib", "usr/lib32", "usr/lib64", "usr/libexec", "nix/store"):
+    for name in ("lib", "lib32", "lib64", "usr/lib", "usr/lib32", "usr/lib64", "nix/store"):
         host = Path("/") / name
         if host.is_symlink() and not str(host.readlink()).startswith("/"):
             (root / name).symlink_to(host.readlink())

@@ -26,9 +26,11 @@ _PATTERNS = (
     # HF_TOKEN=VALUE, api_key: VALUE, "apiKey": "VALUE"
     re.compile(
         rf"(?P<head>(?<![\w$-])(?:[A-Za-z0-9]+[-_.])*?{_NAMES}(?:_(?:id|value|file_content))?{_ENDS}"
-        rf"[\"']?[ \t]*[=:][ \t]*){_VALUE}",
+        rf"[\"']?[ \t]*(?:=|:(?![-=?+]))[ \t]*){_VALUE}",
         re.I,
     ),
+    # ${API_KEY:-VALUE}
+    re.compile(rf"(?P<head>\$\{{(?:[A-Za-z0-9]+_)*{_NAMES}:?[-=])(?P<quote>[\"']?)(?P<secret>[^}}$\s\"']+)", re.I),
     # name: HF_TOKEN / value: VALUE, in either order
     re.compile(rf"(?P<head>{_ENTRY}[\"']?[ \t]*(?:,|\r?\n)[ \t]*value:[ \t]*){_VALUE}", re.I),
 )

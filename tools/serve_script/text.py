@@ -93,6 +93,10 @@ class Run(NamedTuple):
     overridable: str = ""
     """The variable of the caller's environment, or the argument, that would win over this default."""
 
+    def __repr__(self) -> str:
+        """Where it stands; not what it says, which may be a secret."""
+        return f"Run({len(self.text)} characters at {self.start})"
+
     @property
     def linear(self) -> bool:
         """Whether each character is one byte of the file."""
