@@ -188,7 +188,7 @@ def resolve(values: Mapping[str, Any], specimen: Specimen, seed: int) -> Launch:
     _default(arguments, "tokenizer_path", arguments["model_path"])
     _default(arguments, "served_model_name", arguments["model_path"])
     _default(arguments, "random_seed", seed)
-    _default(arguments, "max_running_requests", 256)
+    _default(arguments, "page_size", specimen.page)
     _default(arguments, "sampling_backend", "flashinfer")
     _default(arguments, "grammar_backend", "xgrammar")
     _default(arguments, "chunked_prefill_size", 8192)
@@ -197,11 +197,13 @@ def resolve(values: Mapping[str, Any], specimen: Specimen, seed: int) -> Launch:
             "The arguments enable-hierarchical-cache and disable-radix-cache are mutually exclusive and cannot be used"
             " at the same time. Please use only one of them."
         )
+    if isinstance(arguments["cuda_graph_config"], str):
+        _spread(json.loads(arguments["cuda_graph_config"]), arguments)
     off = arguments["disable_cuda_graph"] or arguments["disable_decode_cuda_graph"]
     backend = "disabled" if off else arguments["cuda_graph_backend_decode"] or "full"
     top = arguments["cuda_graph_max_bs_decode"]
     listed = arguments["cuda_graph_bs_decode"]
-    if arguments["cuda_graph_backend_decode"]:
+    if arguments["cuda_graph_backend_decode"] or off:
         locked.append(["decode", "backend"])
     if listed:
         sizes = sorted(listed)
@@ -212,19 +214,12 @@ def resolve(values: Mapping[str, Any], specimen: Specimen, seed: int) -> Launch:
             locked.append(["decode", "max_bs"])
         top = top or (512 if arguments["tp_size"] >= 4 else 256)
         sizes = captured_sizes(top, padded=not arguments["disable_cuda_graph_padding"])
+    prefill = _prefill(arguments, specimen, locked)
     if arguments["mem_fraction_static"] is None:
-        arguments["mem_fraction_static"] = _memory_fraction(arguments, specimen, top)
-    arguments["cuda_graph_max_bs_decode"] = top
-    prefill_top = arguments["cuda_graph_max_bs_prefill"] or 2048
+        arguments["mem_fraction_static"] = _memory_fraction(arguments, specimen, top, prefill)
     arguments["cuda_graph_config"] = {
         "decode": {"backend": backend, "max_bs": top, "bs": sizes, "tc_compiler": "eager"},
-        # DeepSeek-V4 is on the engine's list of models without prefill graphs (engine facts, section 1.1).
-        "prefill": {
-            "backend": "disabled",
-            "max_bs": prefill_top,
-            "bs": prefill_sizes(prefill_top),
-            "tc_compiler": "eager",
-        },
+        "prefill": prefill,
     }
     return Launch(arguments, known["internal"], locked, [] if backend == "disabled" else sizes)
 
@@ -234,13 +229,40 @@ def _default(arguments: dict[str, Any], field: str, value: Any) -> None:
         arguments[field] = value
 
 
-def _memory_fraction(arguments: Mapping[str, Any], specimen: Specimen, top: int) -> float:
+def _spread(wishes: Mapping[str, Mapping[str, Any]], arguments: dict[str, Any]) -> None:
+    """Let the JSON form of the graph configuration win over the single flags, as it does in the engine."""
+    for phase, wish in wishes.items():
+        for key in ("backend", "max_bs", "bs"):
+            if key in wish:
+                arguments[f"cuda_graph_{key}_{phase}"] = wish[key]
+
+
+def _prefill(arguments: Mapping[str, Any], specimen: Specimen, locked: list[list[str]]) -> dict[str, Any]:
+    """The prefill phase's part of the graph configuration."""
+    said = arguments["disable_cuda_graph"] or arguments["disable_prefill_cuda_graph"]
+    if arguments["cuda_graph_backend_prefill"] or said:
+        locked.insert(0, ["prefill", "backend"])
+    off = said or not specimen.prefill_graphs
+    top = arguments["cuda_graph_max_bs_prefill"] or (
+        arguments["chunked_prefill_size"] if specimen.pool == "mha" else 2048
+    )
+    return {
+        "backend": "disabled" if off else arguments["cuda_graph_backend_prefill"] or "tc_piecewise",
+        "max_bs": top,
+        "bs": prefill_sizes(top),
+        "tc_compiler": "eager",
+    }
+
+
+def _memory_fraction(arguments: Mapping[str, Any], specimen: Specimen, top: int, prefill: Mapping[str, Any]) -> float:
     """The engine's own share of memory for weights and KV pool (engine facts, section 1.4), in MiB arithmetic."""
     chunk: int = arguments["chunked_prefill_size"]
     reserved = 512 + max(chunk if chunk > 0 else arguments["max_prefill_tokens"], 2048) * 1.5 + top * 2
     reserved += arguments["tp_size"] * arguments["pp_size"] / 8 * 1024
+    if prefill["backend"] != "disabled":
+        reserved += len(prefill["bs"]) * 8 if specimen.pool == "mha" else 1536
     reserved = max(float(reserved), 10_240.0)
-    return round((specimen.card_mebibytes - reserved) / specimen.card_mebibytes, 3)
+    return round((specimen.cards.mebibytes - reserved) / specimen.cards.mebibytes, 3)
 
 
 def shown(arguments: Mapping[str, Any]) -> str:

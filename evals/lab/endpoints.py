@@ -204,6 +204,11 @@ class Endpoints:
         state = {
             **arguments,
             **self._launch.internal,
+            # The scheduler's own copy of the arguments differs in what it decided late (recordings).
+            "pp_max_micro_batch_size": self._allocation.requests // arguments["pp_size"],
+            "disable_chunked_prefix_cache": True,
+            "disable_shared_experts_fusion": arguments["disable_shared_experts_fusion"] or self._specimen.pool == "mla",
+            "use_mla_backend": self._specimen.pool != "mha",
             "_cuda_graph_config_locked": self._launch.locked,
             "last_gen_throughput": self._scheduler.throughput,
             "memory_usage": self._memory(),
@@ -224,7 +229,7 @@ class Endpoints:
 
     def _memory(self) -> dict[str, float | int]:
         """What memory went where; DeepSeek-V4's pools do not report their size, so the engine shows 0."""
-        kept = 0.0 if self._specimen.architecture == "DeepseekV4ForCausalLM" else round(self._allocation.pool, 2)
+        kept = 0.0 if self._specimen.pool == "dsv4" else round(self._allocation.pool, 2)
         return {
             "weight": round(self._allocation.weights, 2),
             "kvcache": kept,

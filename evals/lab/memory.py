@@ -31,6 +31,8 @@ class Allocation(NamedTuple):
     """Free once the KV pool and the request pool stand."""
     before_capture: float
     """Free once the eager runner is warm."""
+    prefill_graphs: float
+    """What prefill graphs take after that."""
 
 
 def captured_sizes(top: int, *, padded: bool = True) -> list[int]:
@@ -53,6 +55,12 @@ def prefill_sizes(top: int) -> list[int]:
         *range(4608, top + 1, 512),
     ]
     return [size for size in steps if size <= top]
+
+
+def prefill_plan(arguments: Mapping[str, Any]) -> list[int]:
+    """Token counts that prefill captures, smallest first; empty: it runs without graphs."""
+    plan = arguments["cuda_graph_config"]["prefill"]
+    return [] if plan["backend"] == "disabled" else list(plan["bs"])
 
 
 def truncated(sizes: Sequence[int], requests: int) -> list[int]:
@@ -81,7 +89,7 @@ def allocate(arguments: Mapping[str, Any], specimen: Specimen) -> Allocation:
     """
     share = arguments["mem_fraction_static"]
     taken = weights(specimen, arguments["tp_size"])
-    free = specimen.free_at_start
+    free = specimen.cards.free
     rest = free - taken - free * (1 - share)
     if rest <= 0:
         least = taken / free
@@ -98,10 +106,13 @@ def allocate(arguments: Mapping[str, Any], specimen: Specimen) -> Allocation:
             f"Not enough memory. Please try to increase --mem-fraction-static."
             f" Current value: mem_fraction_static={share}"
         )
-    requests = min(arguments["max_running_requests"] // arguments["dp_size"], tokens // 2)
+    wanted = arguments["max_running_requests"]
+    # Without a wish the engine allows 512 times as many as would fit at full length, within 2048 and 4096.
+    open_end = min(max(int(tokens / context_length(arguments, specimen) * 512), 2048), 4096)
+    requests = min(open_end if wanted is None else wanted // arguments["dp_size"], tokens // 2)
     pool = tokens * specimen.bytes_per_token / GIB
     request_pool = (requests + 1) * (context_length(arguments, specimen) + 4) * 4 / GIB
-    after_pool = free - taken - pool - request_pool
+    after_pool = free - taken - pool - request_pool - specimen.cards.rounding
     return Allocation(
         weights=taken,
         after_weights=free - taken,
@@ -110,6 +121,7 @@ def allocate(arguments: Mapping[str, Any], specimen: Specimen) -> Allocation:
         requests=requests,
         after_pool=after_pool,
         before_capture=after_pool - specimen.eager_buffers,
+        prefill_graphs=len(prefill_plan(arguments)) * specimen.prefill_graph_each,
     )
 
 

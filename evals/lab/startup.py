@@ -12,7 +12,7 @@ from typing import NamedTuple
 from evals.lab.arguments import Launch, shown
 from evals.lab.clock import Clock
 from evals.lab.log import Log
-from evals.lab.memory import Allocation, allocate, context_length, first_graph, static_buffers, truncated
+from evals.lab.memory import Allocation, allocate, context_length, first_graph, prefill_plan, static_buffers, truncated
 from evals.lab.specimen import Specimen
 
 # Seconds of life of each stretch; their sum and a capture of about ten make the seed's 70 to 75 seconds to ready.
@@ -21,10 +21,10 @@ _SPAWN = 8.5
 _PROCESS_GROUP = 3.6
 _MODEL_CODE = 1.6
 _WEIGHTS = 28.0
+_DUMMY_WEIGHTS = 0.13
+_PREFILL_GRAPH = 0.31
 _POOLS = 0.9
 _WARM_KERNELS = 2.6
-_FIRST_GRAPH = 4.6
-_EACH_GRAPH = 0.69
 _LAST = 1.2
 _HINTS = """Possible solutions:
 1. set --mem-fraction-static to a smaller value (e.g., 0.8 or 0.7)
@@ -79,26 +79,24 @@ def start(
     walk = _Walk(clock, stretch)
     _server_lines(launch, specimen, walk, log)
     allocation = _load(launch, specimen, walk, log, chance)
-    log.rank(
-        "Disable prefill CUDA graph because cuda_graph_config resolved prefill.backend='disabled'"
-        " (e.g. via --cuda-graph-backend-prefill=disabled or auto-disable rules)."
-    )
-    walk.on(_WARM_KERNELS)
+    free = _prefill_graphs(launch, specimen, allocation, walk, log)
     sizes = truncated(launch.sizes, allocation.requests)
-    free = _capture(sizes, launch, specimen, environ, allocation, walk, log)
+    after = _capture(sizes, launch, specimen, environ, free, walk, log)
+    graphs, free = free - after, after
     arguments = launch.arguments
     log.rank(
         f"max_total_num_tokens={allocation.tokens}, chunked_prefill_size={arguments['chunked_prefill_size']},"
         f" max_prefill_tokens={arguments['max_prefill_tokens']}, max_running_requests={allocation.requests},"
         f" context_len={context_length(arguments, specimen)}, available_gpu_mem={free:.2f} GB"
     )
-    cache = "SWAChunkCache" if arguments["disable_radix_cache"] else "SWARadixCache"
+    hybrid = specimen.swa_ratio > 0
+    cache = f"{'SWA' if hybrid else ''}{'ChunkCache' if arguments['disable_radix_cache'] else 'RadixCache'}"
     log.rank(
-        f"Tree cache initialized: source=default impl={cache} hybrid_swa=True hybrid_ssm=False"
+        f"Tree cache initialized: source=default impl={cache} hybrid_swa={hybrid} hybrid_ssm=False"
         f" hierarchical={arguments['enable_hierarchical_cache']} streaming_wrapped=False"
     )
     walk.on(_LAST)
-    return Started(allocation, sizes, allocation.before_capture - free, free)
+    return Started(allocation, sizes, graphs, free)
 
 
 class _Walk:
@@ -121,13 +119,14 @@ def _server_lines(launch: Launch, specimen: Specimen, walk: _Walk, log: Log) -> 
     """What the server's process says before it spawns the schedulers."""
     arguments = launch.arguments
     walk.on(_IMPORTS)
-    if ("kv_cache_dtype", arguments["kv_cache_dtype"]) in specimen.settings:
-        log.server(f"Setting KV cache dtype to {arguments['kv_cache_dtype']} for {specimen.architecture}.")
-    log.server(
-        f"Use {arguments['attention_backend']} attention backend for {specimen.architecture},"
-        f" setting page_size to {arguments['page_size']}."
-    )
-    log.server(f"Setting swa_full_tokens_ratio to {arguments['swa_full_tokens_ratio']} for {specimen.architecture}.")
+    if specimen.settings:
+        name = specimen.architecture
+        log.server(f"Setting KV cache dtype to {arguments['kv_cache_dtype']} for {name}.")
+        log.server(
+            f"Use {arguments['attention_backend']} attention backend for {name},"
+            f" setting page_size to {arguments['page_size']}."
+        )
+        log.server(f"Setting swa_full_tokens_ratio to {arguments['swa_full_tokens_ratio']} for {name}.")
     log.server("Fail to set RLIMIT_NOFILE: current limit exceeds maximum limit")
     log.server(f"server_args={shown(arguments)}")
     log.server("Using default HuggingFace chat template with detected content format: string")
@@ -146,18 +145,15 @@ def _load(launch: Launch, specimen: Specimen, walk: _Walk, log: Log, chance: Ran
     for rank in ranks:
         log.rank(
             f"Init torch distributed ends. elapsed={took + chance.uniform(-0.03, 0.03):.2f} s,"
-            f" mem usage={specimen.communication:.2f} GB",
+            f" mem usage={specimen.cards.communication:.2f} GB",
             rank,
         )
     walk.on(_MODEL_CODE)
     # Free memory differs a little between cards; sizes follow the least, which is rank 0's here.
     more = [0.0, *(round(chance.uniform(0.0, 0.03), 3) for _ in ranks[1:])]
     for rank in ranks:
-        log.rank(f"Load weight begin. avail mem={specimen.free_at_start + more[rank]:.2f} GB", rank)
-    took = 0.0
-    for fifth in range(1, 6):
-        took += walk.on(_WEIGHTS / 5)
-        log.raw(_bar("Multi-thread loading shards", specimen.shards * fifth // 5, specimen.shards, took))
+        log.rank(f"Load weight begin. avail mem={specimen.cards.free + more[rank]:.2f} GB", rank)
+    took = walk.on(_DUMMY_WEIGHTS) if launch.arguments["load_format"] == "dummy" else _shards(specimen, walk, log)
     try:
         allocation = allocate(launch.arguments, specimen)
     except (ValueError, RuntimeError) as failure:
@@ -174,16 +170,30 @@ def _load(launch: Launch, specimen: Specimen, walk: _Walk, log: Log, chance: Ran
     _pools(specimen, allocation, log)
     for rank in ranks:
         log.rank(f"Memory pool end. avail mem={max(allocation.after_pool, 0.0) + more[rank]:.2f} GB", rank)
-    if allocation.after_pool < specimen.library_workspace:
+    if allocation.after_pool < specimen.cards.workspace:
         raise StartError(
             _traceback(_WORKSPACE_FRAMES, f"torch.OutOfMemoryError: {_oom(32 / 1024, allocation.after_pool, specimen)}")
         )
     return allocation
 
 
+def _shards(specimen: Specimen, walk: _Walk, log: Log) -> float:
+    """Read the weight files; return how long it took."""
+    took = 0.0
+    for fifth in range(1, 6):
+        took += walk.on(_WEIGHTS / 5)
+        log.raw(_bar("Multi-thread loading shards", specimen.shards * fifth // 5, specimen.shards, took))
+    return took
+
+
 def _pools(specimen: Specimen, allocation: Allocation, log: Log) -> None:
-    """DeepSeek-V4's lines about its pools; their sizes follow from compression ratios 4 and 128."""
+    """What the KV pool's making says; DeepSeek-V4's sizes follow from its compression ratios, 4 and 128."""
     full = allocation.tokens
+    if specimen.pool != "dsv4":
+        half = f"{allocation.pool / 2:.2f} GB"
+        sizes = f"K size: {half}, V size: {half}" if specimen.pool == "mha" else f"KV size: {allocation.pool:.2f} GB"
+        log.ranks(f"KV Cache is allocated. dtype: torch.bfloat16, #tokens: {full}, {sizes}")
+        return
     swa = int(full * specimen.swa_ratio)
     state4, state128 = swa // 128 * 8, swa // 128 * 128
     log.rank(
@@ -200,23 +210,60 @@ def _pools(specimen: Specimen, allocation: Allocation, log: Log) -> None:
     )
 
 
+def _prefill_graphs(launch: Launch, specimen: Specimen, allocation: Allocation, walk: _Walk, log: Log) -> float:
+    """Warm the kernels and capture prefill graphs where the configuration has them; return what is free afterwards.
+
+    Raises:
+        StartError: they did not fit.
+    """
+    free = allocation.before_capture
+    sizes = prefill_plan(launch.arguments)
+    if not sizes:
+        log.rank(
+            "Disable prefill CUDA graph because cuda_graph_config resolved prefill.backend='disabled'"
+            " (e.g. via --cuda-graph-backend-prefill=disabled or auto-disable rules)."
+        )
+        walk.on(_WARM_KERNELS)
+        return free
+    backend = launch.arguments["cuda_graph_config"]["prefill"]["backend"]
+    log.ranks(
+        f"Capture target prefill CUDA graph begin. backend={backend}, num_tokens={sizes}, avail mem={free:.2f} GB"
+    )
+    log.raw(f"\n{_bar('', 0, len(sizes), 0.0)}")
+    took = 0.0
+    for verb, seconds in (("Compiling", 0.5 * _PREFILL_GRAPH), ("Capturing", 0.5 * _PREFILL_GRAPH)):
+        for done, size in enumerate(reversed(sizes)):
+            words = f"{verb} num tokens (num_tokens={size}{f' avail_mem={free:.2f} GB' if verb == 'Capturing' else ''})"
+            log.raw(_bar(words, done, len(sizes), took))
+            took += walk.on(seconds)
+            if verb == "Capturing":
+                free -= specimen.prefill_graph_each
+            if free < 0:
+                raise StartError(_traceback(_CAPTURE_FRAMES, _capture_failure(0.1, free, specimen, phase="prefill")))
+    log.ranks(
+        f"Capture target prefill CUDA graph end. elapsed={took:.2f} s, mem usage={allocation.prefill_graphs:.2f} GB,"
+        f" avail mem={free:.2f} GB."
+    )
+    return free
+
+
 def _capture(
     sizes: Sequence[int],
     launch: Launch,
     specimen: Specimen,
     environ: Mapping[str, str],
-    allocation: Allocation,
+    free: float,
     walk: _Walk,
     log: Log,
 ) -> float:
-    """Capture decode graphs, the largest first; return what is free afterwards.
+    """Capture decode graphs, the largest first, into what is free; return what is free afterwards.
 
     Raises:
         StartError: a graph did not fit.
     """
     if not sizes:
-        return allocation.before_capture
-    free = allocation.before_capture
+        return free
+    before = free
     log.ranks(
         f"Capture target decode CUDA graph begin. backend={launch.arguments['cuda_graph_config']['decode']['backend']},"
         f" num_tokens_per_bs=1, bs={sizes}, avail mem={free:.2f} GB"
@@ -230,32 +277,38 @@ def _capture(
         needed = first_graph(size, launch.arguments, specimen, environ) if first else specimen.graph_each
         if needed > free:
             raise StartError(_traceback(_CAPTURE_FRAMES, _capture_failure(needed, free, specimen)))
-        took += walk.on(_FIRST_GRAPH if first else _EACH_GRAPH)
+        took += walk.on(specimen.capture_first if first else specimen.capture_each)
         free -= needed
         log.raw(_bar(f"Capturing batches (bs={size} avail_mem={free:.2f} GB)", done + 1, len(sizes), took))
     if launch.arguments["tp_size"] > 1:
-        log.ranks(f"Registering {2 * len(sizes) * 43} cuda graph addresses")
+        log.ranks(f"Registering {2 * len(sizes) * specimen.layers} cuda graph addresses")
     log.ranks(
         f"Capture target decode CUDA graph end. elapsed={took:.2f} s,"
-        f" mem usage={allocation.before_capture - free:.2f} GB, avail mem={free:.2f} GB."
+        f" mem usage={before - free:.2f} GB, avail mem={free:.2f} GB."
     )
     return free
 
 
-def _capture_failure(needed: float, free: float, specimen: Specimen) -> str:
-    return f"Exception: Capture cuda graph failed: {_oom(needed, free, specimen)}\n{_HINTS}"
+def _capture_failure(needed: float, free: float, specimen: Specimen, *, phase: str = "decode") -> str:
+    """The engine's words for graphs that did not fit, hints included."""
+    hints = _HINTS
+    if phase == "prefill":
+        hints = hints.replace("decode", "prefill").replace("(e.g., 16)", "(e.g., 2048)")
+    what = "cuda graph" if phase == "decode" else "prefill CUDA graph"
+    return f"Exception: Capture {what} failed: {_oom(needed, free, specimen)}\n{hints}"
 
 
 def _oom(needed: float, free: float, specimen: Specimen) -> str:
     """PyTorch's sentence about memory that is not there; `needed` and `free` in GiB."""
     free = max(free, 0.0)
-    used = specimen.card_total - free
+    used = specimen.cards.total - free
+    torch = used - specimen.cards.communication
     tried = f"{needed:.2f} GiB" if needed >= 1 else f"{needed * 1024:.2f} MiB"
     left = f"{free:.2f} GiB" if free >= 1 else f"{free * 1024:.2f} MiB"
     return (
-        f"CUDA out of memory. Tried to allocate {tried}. GPU 0 has a total capacity of {specimen.card_total:.2f} GiB of"
-        f" which {left} is free. Including non-PyTorch memory, this process has {used:.2f} GiB memory in use. Of the"
-        f" allocated memory {used - specimen.communication:.2f} GiB is allocated by PyTorch, and 38.56 MiB is reserved"
+        f"CUDA out of memory. Tried to allocate {tried}. GPU 0 has a total capacity of {specimen.cards.total:.2f} GiB"
+        f" of which {left} is free. Including non-PyTorch memory, this process has {used:.2f} GiB memory in use. Of the"
+        f" allocated memory {torch:.2f} GiB is allocated by PyTorch, and 38.56 MiB is reserved"
         " by PyTorch but unallocated. If reserved but unallocated memory is large try setting"
         " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory"
         " Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)"

@@ -187,7 +187,7 @@ def _kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def ask(word: str, timeout: float = 60.0) -> dict[str, Any] | None:
+def ask(word: str, timeout: float = 600.0) -> dict[str, Any] | None:
     """Put one word to the daemon of the current directory.
 
     Returns:

@@ -236,3 +236,7 @@ async def _drain(endpoints: Endpoints, clock: Clock, log: Log) -> None:
         until = clock.now() + 5.0
         while endpoints.open_requests and clock.now() < until:
             await asyncio.sleep(0.02)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:], os.environ, Path.cwd(), __file__)

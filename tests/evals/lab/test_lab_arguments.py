@@ -7,7 +7,7 @@ import pytest
 from evals.lab.arguments import parse, resolve, shown
 from evals.lab.specimen import DEEPSEEK_V4_FLASH
 
-RECORDED = Path(__file__).parents[2] / "data" / "lab" / "q_bad_flag.log"
+RECORDED = Path(__file__).parents[2] / "data" / "recordings" / "sglang-0.5.14-h200" / "q_bad_flag" / "startup.log"
 MODEL = ["--model-path", "/models/flash", "--tp", "4"]
 
 
@@ -87,6 +87,13 @@ def test_graphs_can_be_switched_off():
     """Each of the ways to switch decode graphs off leaves nothing to capture."""
     for words in (["--disable-cuda-graph"], ["--cuda-graph-backend-decode=disabled"], ["--disable-decode-cuda-graph"]):
         assert resolve(parse([*MODEL, *words]), DEEPSEEK_V4_FLASH, seed=0).sizes == []
+
+
+def test_the_json_form_wins():
+    """The graph configuration in JSON overrules the single flags."""
+    words = ["--cuda-graph-max-bs-decode", "96", "--cuda-graph-config", '{"decode": {"max_bs": 24}}']
+
+    assert resolve(parse([*MODEL, *words]), DEEPSEEK_V4_FLASH, seed=0).sizes == [1, 2, 4, 8, 12, 16, 24]
 
 
 def test_contradictions_are_refused():

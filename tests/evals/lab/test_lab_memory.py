@@ -59,7 +59,7 @@ def test_the_fraction_moves_memory_from_slack_to_pool():
         DEEPSEEK_V4_FLASH,
     )
 
-    assert small.after_pool - large.after_pool == pytest.approx(0.05 * DEEPSEEK_V4_FLASH.free_at_start, abs=0.01)
+    assert small.after_pool - large.after_pool == pytest.approx(0.05 * DEEPSEEK_V4_FLASH.cards.free, abs=0.01)
     assert large.tokens > small.tokens
 
 

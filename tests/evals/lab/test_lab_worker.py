@@ -44,7 +44,7 @@ def test_the_log_tells_a_start_in_order(worker):
         "46/46",
         "TP0] Load weight end. elapsed=",
         "TP0] DSV4 pool sizes: full=2368000",
-        "TP0] Memory pool end. avail mem=15.85 GB",
+        "TP0] Memory pool end. avail mem=15.79 GB",
         "TP0] Capture target decode CUDA graph begin. backend=full, num_tokens_per_bs=1, bs=[1, 2, 4, 8, 12,",
         "Capturing batches (bs=32 avail_mem=",
         "Capturing batches (bs=1 avail_mem=15.26 GB): 100%|██████████| 8/8 [",
