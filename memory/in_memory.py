@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 from agent.domain import Approval, Noise, Plan, Reading, Record, Request
 from agent.errors import UnknownRun
@@ -129,7 +130,7 @@ class InMemoryStore:
         return noise_of((record, self.readings(record.run) or record.readings) for record in records)
 
     def append(self, record: Record) -> Record:
-        """Chain a record to the last one and end its run; a second one of a run returns the first unaltered."""
+        """Chain a record to the last one; a second one of a run returns the first unaltered."""
         with self._lock:
             first = self._records.get(record.run)
             if first is not None:
@@ -140,8 +141,15 @@ class InMemoryStore:
             self._links.append(link)
             row = self._runs.get(record.run)
             if row is not None:
-                self._runs[record.run] = row._replace(state="ended", ended=record.at)
+                self._runs[record.run] = row._replace(state="recorded")
             return placed
+
+    def end_run(self, run: str, at: datetime) -> None:
+        """End a run; again, it stays as it ended."""
+        with self._lock:
+            row = self._runs.get(run)
+            if row is not None and row.ended is None:
+                self._runs[run] = row._replace(state="ended", ended=at)
 
     def record(self, run: str) -> Record | None:
         """The record of a run."""

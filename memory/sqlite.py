@@ -216,7 +216,7 @@ class SqliteStore:
         return noise_of((record, self.readings(record.run) or record.readings) for record in records)
 
     def append(self, record: Record) -> Record:
-        """Chain a record to the last one and end its run; a second one of a run returns the first unaltered."""
+        """Chain a record to the last one; a second one of a run returns the first unaltered."""
         with self._writing() as cursor:
             first = cursor.execute("SELECT document FROM records WHERE run = ?", (record.run,)).fetchone()
             if first is not None:
@@ -228,10 +228,15 @@ class SqliteStore:
                 (link.seq, placed.run, placed.worker, link.hash, link.document),
             )
             cursor.execute("INSERT OR REPLACE INTO head VALUES (1, ?, ?)", (link.seq, link.hash))
-            cursor.execute(
-                "UPDATE runs SET state = 'ended', ended = ? WHERE run = ?", (placed.at.isoformat(), placed.run)
-            )
+            cursor.execute("UPDATE runs SET state = 'recorded' WHERE run = ?", (placed.run,))
             return placed
+
+    def end_run(self, run: str, at: datetime) -> None:
+        """End a run; again, it stays as it ended."""
+        with self._writing() as cursor:
+            cursor.execute(
+                "UPDATE runs SET state = 'ended', ended = ? WHERE run = ? AND ended IS NULL", (at.isoformat(), run)
+            )
 
     def record(self, run: str) -> Record | None:
         """The record of a run."""

@@ -30,9 +30,9 @@ class RunRow(NamedTuple):
     owner: Owner
     """Who carries it, or did last."""
     state: str
-    """`planning`, `awaiting approval`, `executing`, `ended`."""
+    """`planning`, `awaiting approval`, `executing`, `recorded`, `ended`."""
     ended: datetime | None
-    """When its record was written."""
+    """When it ended, its record written and its plan document too."""
 
 
 class Store(Protocol):
@@ -81,9 +81,15 @@ class Store(Protocol):
         """Boot-to-boot and run-to-run noise from this worker's own history; None while there is too little of it."""
 
     def append(self, record: Record) -> Record:
-        """Chain a record to the last one and end its run; `seq` and `previous` of the argument are set here.
+        """Chain a record to the last one; `seq` and `previous` of the argument are set here.
 
         A run has one record: a second call for it returns the first one unaltered.
+        """
+
+    def end_run(self, run: str, at: datetime) -> None:
+        """End a run once everything that follows from its record is done; again, it stays as it ended.
+
+        Until then a run whose owner dies is found by `runs(open_only=True)` and resumed, record or not.
         """
 
     def record(self, run: str) -> Record | None:

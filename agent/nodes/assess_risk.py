@@ -38,7 +38,7 @@ def _assess_risk(state: RunState, parts: Parts, tell: Tell) -> Command[Literal["
     risk = _at_least(risk, floor)
     tell({"kind": "risk", "text": f"risk {risk.level}: {risk.summary}"})
     update = {"risk": risk, "evidence": tuple(notebook.new), "notes": notes}
-    undone = next((p for p in precedents if p.source == "record" and "would undo" in p.why), None)
+    undone = next((p for p in precedents if p.source == "record" and p.undoes_fix), None)
     if change.unless_unsafe and undone is not None:
         verdict = Verdict(
             decision="deferred",

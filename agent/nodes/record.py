@@ -44,6 +44,7 @@ def record(state: RunState, runtime: Runtime[Parts]) -> Command[Literal["__end__
     )
     _let_go(parts, tell, request.run)
     _write_plan_document(written, parts, tell)
+    parts.store.end_run(written.run, parts.clock())
     tell({"kind": "recorded", "text": f"record {written.seq}, hash {written.hash[:12]}: prudent show {written.run}"})
     return Command(update={"record": written}, goto="__end__")
 

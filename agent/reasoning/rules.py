@@ -64,7 +64,7 @@ class Rules:
             title = precedent.what.partition(". ")[0].rstrip(".")
             check = precedent.demands[0] if precedent.demands else "start-up and effective values"
             ways.append(FailureMode(what=f"It has happened before: {title}.", because=(precedent.id,), caught_by=check))
-        if any("would undo" in precedent.why for precedent in precedents):
+        if any(precedent.undoes_fix for precedent in precedents):
             level = "high"
         elif precedents and level == "low":
             level = "medium"

@@ -40,6 +40,7 @@ def test_runs_come_newest_first_and_can_be_narrowed(store: Store, nouns: Any) ->
     for run, worker in (("r-1", "decode"), ("r-2", "prefill"), ("r-3", "decode")):
         store.open_run(nouns.request(run, worker=worker), nouns.owner)
     store.append(nouns.record("r-3"))
+    store.end_run("r-3", nouns.record("r-3").at)
     assert [row.request.run for row in store.runs()] == ["r-3", "r-2", "r-1"]
     assert [row.request.run for row in store.runs(worker="decode")] == ["r-3", "r-1"]
     assert [row.request.run for row in store.runs(open_only=True)] == ["r-2", "r-1"]
@@ -55,14 +56,17 @@ def test_only_one_heir_takes_a_run_over(store: Store, nouns: Any) -> None:
     assert row is not None
     assert row.owner == nouns.other
     store.append(nouns.record("r-1"))
+    store.end_run("r-1", nouns.record("r-1").at)
     assert not store.adopt_run("r-1", nouns.owner, nouns.other)
     assert not store.adopt_run("r-unheard", nouns.owner, nouns.other)
 
 
 def test_an_ended_run_stays_ended(store: Store, nouns: Any) -> None:
-    """A late writer cannot wake a run whose record is written, and an unknown run has no state."""
+    """A late writer cannot wake a run that has ended, and an unknown run has no state."""
     store.open_run(nouns.request("r-1"), nouns.owner)
     store.append(nouns.record("r-1"))
+    store.end_run("r-1", nouns.record("r-1").at)
+    store.end_run("r-1", nouns.record("r-1").at.replace(year=2099))
     row = store.run("r-1")
     assert row is not None
     assert (row.state, row.ended) == ("ended", nouns.record("r-1").at)
@@ -70,6 +74,16 @@ def test_an_ended_run_stays_ended(store: Store, nouns: Any) -> None:
         store.set_state("r-1", "executing")
     with pytest.raises(UnknownRun, match="no run"):
         store.set_state("r-2", "executing")
+
+
+def test_a_recorded_run_is_open_until_it_is_ended(store: Store, nouns: Any) -> None:
+    """An owner who dies between the record and what follows from it leaves a run that can be resumed."""
+    store.open_run(nouns.request("r-1"), nouns.owner)
+    store.append(nouns.record("r-1"))
+    assert [(row.request.run, row.state, row.ended) for row in store.runs(open_only=True)] == [
+        ("r-1", "recorded", None)
+    ]
+    assert store.adopt_run("r-1", nouns.other, nouns.owner)
 
 
 def test_the_first_decision_on_a_plan_stands(store: Store, nouns: Any) -> None:
