@@ -28,21 +28,20 @@ PATTERNS: Final[dict[str, re.Pattern[bytes]]] = {
             rb"(?:, quant=(?P<quant>[\w.-]+))?.*?avail mem=(?P<free>NUMBER) GB(?:, mem usage=(?P<gb>NUMBER) GB)?"
         ),
         "kv pool": (
-            rb"(?:KV Cache is allocated\.|KVPool).*?(?:dtype: (?P<dtype>[\w.]+), )?#tokens: (?P<tokens>\d+), "
+            rb"(?:[\w -]{1,40} )?KV Cache is allocated\. (?:dtype: (?P<dtype>[\w.]+), )?#tokens: (?P<tokens>\d+), "
             rb"(?:K size: (?P<k>NUMBER) GB, V size: (?P<v>NUMBER) GB|KV size: (?P<gb>NUMBER) GB)"
         ),
-        "dsv4 pool": rb"DS[Vv]4 memory calculation: .*?available_bytes=(?P<gb>NUMBER) GB, full_token=(?P<tokens>\d+)",
+        "dsv4 pool": rb"DS[Vv]4 memory calculation: .*?available_bytes=(?P<gb>NUMBER) GB.*?full_token=(?P<tokens>\d+)",
         "swa pool": rb"SWAKVPool mem usage: (?P<gb>NUMBER) GB, swa size: \d+, full size: (?P<tokens>\d+)",
+        "late pool": rb"Post-capture KV sizing: KV cache allocated\. dtype: (?P<dtype>[\w.]+), #tokens: (?P<tokens>\d+), KV size: (?P<gb>NUMBER) GB",
         "pool end": rb"Memory pool end\. avail mem=(?P<free>NUMBER) GB",
         "capture begin": (
-            rb"Capture (?:(?P<role>target|draft) (?P<what>decode|verify|extend|prefill) CUDA graph"
-            rb"|(?P<piecewise>piecewise )?(?:cuda|CUDA) graph) begin\."
-            rb"(?:.*?backend=(?P<backend>\w+))?(?:.*?(?:bs|num_tokens)=(?P<sizes>\[[\d, ]*\]))?.*?avail mem=(?P<free>NUMBER) GB"
+            rb"Capture (?P<name>(?:[\w-]+ ){0,4}?)(?:cuda|CUDA) graph begin\b(?:.*?backend=(?P<backend>\w+))?"
+            rb"(?:.*?(?:bs|num_tokens)=(?P<sizes>\[[\d, ]*\]))?.*?avail mem=(?P<free>NUMBER) GB"
         ),
-        "capture list": rb"Capture (?P<piecewise>piecewise )?(?:cuda|CUDA) graph (?:bs|num tokens) (?P<sizes>\[[\d, ]*\])",
+        "capture list": rb"Capture (?P<name>(?:[\w-]+ ){0,4}?)(?:cuda|CUDA) graph (?:bs|num tokens) (?P<sizes>\[[\d, ]*\])",
         "capture end": (
-            rb"Capture (?:(?P<role>target|draft) (?P<what>decode|verify|extend|prefill) CUDA graph"
-            rb"|(?P<piecewise>piecewise )?(?:cuda|CUDA) graph) end\. (?:bs=(?P<sizes>\[[\d, ]*\]), )?"
+            rb"Capture (?P<name>(?:[\w-]+ ){0,4}?)(?:cuda|CUDA) graph end\. (?:bs=(?P<sizes>\[[\d, ]*\]), )?"
             rb"(?:Time elapsed: |elapsed=)(?P<seconds>NUMBER) s[.,] mem usage=(?P<gb>NUMBER) GB[.,] avail mem=(?P<free>NUMBER) GB"
         ),
         "capture step": (
@@ -167,7 +166,7 @@ IGNORABLE: Final[tuple[tuple[re.Pattern[bytes], str], ...]] = tuple(
         ),
         (rb"Endpoint '[^']*' is deprecated", "client that uses an old endpoint"),
         (
-            rb"DS[Vv]4 pool sizes|Initialize DeepSeekV4TokenToKVPool|Use sliding window memory pool|Mamba Cache is allocated",
+            rb"Post-capture KV sizing|(?:[\w -]{1,40} )?KV Cache VA upper bound|DS[Vv]4 pool sizes|Initialize DeepSeekV4TokenToKVPool|Use sliding window memory pool|Mamba Cache is allocated",
             "shape of the pool; its size is read from the line before or after",
         ),
         (

@@ -15,15 +15,17 @@ from tools.engines.log_lines import fragments
 from tools.engines.sglang_lines import FAILURES, PATTERNS
 from tools.engines.sglang_start import Message, Start, parted
 
+_LONGEST: Final = 8192
+"""Bytes of a message that are looked at, the settings excepted: a capture list of 1,024 sizes has about 5,000."""
 _KINDS: Final[Mapping[bytes, tuple[str, ...]]] = {
     b"serv": ("settings",),
     b"Init": ("groups",),
     b"Load": ("weights begin", "weights end"),
     b"KV C": ("kv pool",),
-    b"KVPo": ("kv pool",),
     b"DSV4": ("dsv4 pool",),
     b"DSv4": ("dsv4 pool",),
     b"SWAK": ("swa pool",),
+    b"Post": ("late pool",),
     b"Memo": ("pool end",),
     b"Capt": ("capture step", "capture begin", "capture end", "capture list"),
     b"Disa": ("prefill off",),
@@ -126,11 +128,15 @@ class _Reader:
             if carried:
                 self._take(line[carried.end() :], number)
                 return
-            if not any(trace in line for trace in _TRACES):
+            if b"KV Cache is allocated" in line:
+                kinds = ("kv pool",)
+            elif not any(trace in line for trace in _TRACES):
                 return
         self._look(parted(line, number), kinds or ())
 
     def _look(self, message: Message, kinds: Iterable[str]) -> None:
+        if kinds != ("settings",):
+            message = message._replace(says=message.says[:_LONGEST])
         for kind in kinds:
             if found := PATTERNS[kind].match(message.says):
                 self._understood(kind, found, message)

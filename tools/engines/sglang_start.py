@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from tools.engines.facts import Capture, CaptureStep, DecodeBatch, Failure, FailureKind, Serving, StartupFacts
@@ -91,7 +91,7 @@ class Start:
                 self._least("free_after_weights_gb", found["free"])
                 self._most("weights_gb", found["gb"])
                 self._most("weights_seconds", found["seconds"])
-            case "kv pool" | "dsv4 pool" | "swa pool":
+            case "kv pool" | "dsv4 pool" | "swa pool" | "late pool":
                 self._pool(kind, found)
             case "pool end":
                 self._least("free_after_pool_gb", found["free"])
@@ -174,7 +174,7 @@ class Start:
             self._figures["kv_dtype"] = text(groups["dtype"])
         sizes = [number(groups[name]) for name in ("gb", "k", "v") if groups.get(name)]
         gigabytes = sum(size for size in sizes if size is not None)
-        if self._figures.get("kv_gb") is None or gigabytes >= self._figures["kv_gb"]:
+        if kind == "late pool" or self._figures.get("kv_gb") is None or gigabytes >= self._figures["kv_gb"]:
             self._figures["kv_gb"] = round(gigabytes, 4)
             self._figures["kv_tokens"] = whole(groups["tokens"])
 
@@ -199,7 +199,7 @@ class Start:
             if self._capturing in self._captures:
                 self._captures[self._capturing].step(whole(groups["size"]), number(groups["free"]))
             return
-        phase = _phase(groups)
+        phase = _phase(text(groups["name"]))
         capture = self._captures.setdefault(phase, _CaptureSoFar(phase))
         if groups.get("sizes"):
             capture.sizes = tuple(sorted({int(size) for size in re.findall(rb"\d{1,9}", groups["sizes"])}))
@@ -253,11 +253,13 @@ class _CaptureSoFar:
         )
 
 
-def _phase(groups: Mapping[str, Any]) -> str:
-    if groups.get("piecewise") or groups.get("what") == b"prefill":
-        return "prefill"
-    what = text(groups.get("what") or b"decode")
-    return f"draft {what}" if groups.get("role") == b"draft" else what
+def _phase(name: str) -> str:
+    """The phase that a capture is named by: older versions say `piecewise` for prefill, and nothing for decode."""
+    words = name.lower().split()
+    if "prefill" in words or "piecewise" in words:
+        return "draft prefill" if "draft" in words else "prefill"
+    rest = " ".join(word for word in words if word != "target")
+    return {"": "decode", "draft": "draft decode"}.get(rest, rest)
 
 
 def _batches(lines: Iterable[bytes]) -> Iterator[DecodeBatch]:

@@ -103,6 +103,27 @@ def test_any_line_can_be_asked_what_it_is(line):
         vllm_lines.explain(fragment)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[2026-11-29 15:07:27] Capture cuda graph begin" + b" backend=x" * 6000,
+        b"[2026-11-29 15:07:27] Load weight end. type=x," + b" avail mem=1" * 5000,
+        b"[2026-11-29 15:07:27] server_args=ServerArgs(" + b"a=(" * 20000,
+        b"Error: " * 9000,
+        b"[2026-11-29 15:07:27" * 3000,
+        b"\x1b[" * 30000,
+        b"CUDA out of memory. Tried to allocate " + b"9" * 60000 + b" GiB",
+    ],
+    ids=lambda line: line[22:50].decode(errors="replace"),
+)
+def test_a_line_that_is_made_to_hurt_is_passed_over(line):
+    """64 KB that invite a pattern to look again and again."""
+    assert sglang_log.read_log([line] * 3).lines == 3
+    assert vllm_log.read_log([line] * 3).lines == 3
+    if b"\x1b" not in line:
+        assert b"".join(log_lines.fragments(line)) == line
+
+
 @settings(max_examples=300, deadline=None)
 @given(content=st.binary(max_size=4000), after=st.integers(0, 5000))
 def test_lines_are_those_of_the_file(content, after):

@@ -235,6 +235,53 @@ def test_older_and_newer_wordings_mean_the_same(text, wording, sizes, graphs, fr
     assert facts.log_seconds == 44.0
 
 
+SPECULATIVE = b"""\
+[2025-12-01 10:00:00 TP0] Capture cuda graph begin. This can take up to several minutes. avail mem=9.80 GB
+[2025-12-01 10:00:05 TP0] Capture cuda graph end. Time elapsed: 5.00 s. mem usage=0.40 GB. avail mem=9.40 GB.
+[2025-12-01 10:00:05 TP0] Capture draft cuda graph begin. This can take up to several minutes. avail mem=9.40 GB
+[2025-12-01 10:00:07 TP0] Capture draft cuda graph end. Time elapsed: 2.00 s. mem usage=0.30 GB. avail mem=9.10 GB.
+[2025-12-01 10:00:07 TP0] Capture draft extend cuda graph begin. This can take up to several minutes. avail mem=9.10 GB
+[2025-12-01 10:00:08 TP0] Capture draft extend cuda graph end. Time elapsed: 1.00 s. mem usage=0.10 GB. avail mem=9.00 GB.
+[2025-12-01 10:00:08 TP0] Capture piecewise CUDA graph begin. avail mem=9.00 GB
+[2025-12-01 10:00:09 TP0] Capture piecewise CUDA graph end. Time elapsed: 1.00 s. mem usage=0.20 GB. avail mem=8.80 GB."""
+
+
+def test_captures_of_a_draft_are_kept_apart():
+    """Target, draft, draft extend and prefill each have their own figures, whatever a version calls them."""
+    facts = read_log(SPECULATIVE.split(b"\n")).facts
+    newer = SPECULATIVE.replace(b"Capture draft cuda", b"Capture draft decode CUDA").replace(
+        b"piecewise", b"target prefill"
+    )
+
+    assert {capture.phase: capture.gb for capture in facts.captures} == {
+        "decode": 0.4,
+        "draft decode": 0.3,
+        "draft extend": 0.1,
+        "prefill": 0.2,
+    }
+    assert facts.decode_capture.gb == 0.4
+    assert read_log(newer.split(b"\n")).facts.captures == facts.captures
+
+
+def test_pools_of_newer_versions_are_read_by_name():
+    """Labels before, fields between, and a pool that is made after the capture."""
+    stamp = b"[2026-12-01 10:00:00 TP0] "
+    lines = [
+        stamp
+        + b"DSV4 memory calculation: bytes_per_full_token=15897.45, available_bytes=45.78 GB, c4_ratio=4, full_token=3080960",
+        stamp + b"Draft KV Cache is allocated. dtype: torch.bfloat16, #tokens: 5, KV size: 0.10 GB",
+    ]
+    late = (
+        stamp
+        + b"Post-capture KV sizing: KV cache allocated. dtype: torch.bfloat16, #tokens: 3000000, KV size: 44.00 GB, avail mem=3.00 GB"
+    )
+
+    before, after = read_log(lines).facts, read_log([*lines, late]).facts
+
+    assert (before.kv_gb, before.kv_tokens) == (45.78, 3080960)
+    assert (after.kv_gb, after.kv_tokens) == (44.0, 3000000)
+
+
 BEGUN = b"[2026-11-29 10:00:00] server_args=ServerArgs(model_path='/m')\n"
 SERVING = BEGUN + b"[2026-11-29 10:00:44] The server is fired up and ready to roll!\n"
 CAPTURING = (
