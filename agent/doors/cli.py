@@ -20,7 +20,8 @@ from rich.table import Table
 from agent.assemble import Assembly, assemble, open_store, owner_lives
 from agent.domain import Approval, Decision, Plan, Request, Verdict
 from agent.doors.carry import INTERRUPTED, Outcome, carry, pause
-from agent.doors.drawing import mermaid
+from agent.doors.drawing import edges, mermaid
+from agent.doors.logged import logged
 from agent.doors.show import Show
 from agent.doors.terminal import JsonLines, Terminal, plan_card, record_view
 from agent.errors import (
@@ -76,9 +77,11 @@ def ask(
     name, _ = settings.worker(worker)
     run = "r-" + "".join(secrets.choice("23456789abcdefghjkmnpqrstuvwxyz") for _ in range(6))
     request = Request(run=run, text=text, worker=name, door="cli", by=getpass.getuser(), at=datetime.now(UTC))
-    with assemble(settings, name, environ=os.environ) as parts:
+    with (
+        assemble(settings, name, environ=os.environ) as parts,
+        logged(_show(as_json), _log_of(settings), run) as show,
+    ):
         parts.store.open_run(request, parts.parts.owner)
-        show = _show(as_json)
         show.event({"kind": "run", "text": f"run {run}: {text!r} on worker {name}", "run": run})
         outcome = carry(run, parts.graph, parts.parts, show, _asker(parts, as_json), {"request": request})
     _leave(outcome)
@@ -92,13 +95,15 @@ def resume(
     """Bring runs whose owner died to a named verdict about a proven worker."""
     settings = _settings()
     open_runs = _open_runs(settings, run)
-    show = _show(as_json)
     if not open_runs:
-        show.event({"kind": "nothing", "text": "There is nothing to resume."})
+        _show(as_json).event({"kind": "nothing", "text": "There is nothing to resume."})
         return
     outcomes: list[Outcome] = []
     for request in open_runs:
-        with assemble(settings, request.worker, environ=os.environ) as parts:
+        with (
+            assemble(settings, request.worker, environ=os.environ) as parts,
+            logged(_show(as_json), _log_of(settings), request.run) as show,
+        ):
             row = parts.store.run(request.run)
             assert row is not None
             if not parts.store.adopt_run(request.run, parts.parts.owner, row.owner):
@@ -218,9 +223,12 @@ def show(run: Annotated[str, typer.Argument(help="The run.")], as_json: Json = F
 
 
 @app.command()
-def graph() -> None:
+def graph(as_json: Json = False) -> None:
     """Print the graph that every run goes through, as Mermaid."""
-    sys.stdout.write(mermaid())
+    if as_json:
+        _print_json({"mermaid": mermaid(), "edges": [edge._asdict() for edge in edges()]})
+    else:
+        sys.stdout.write(mermaid())
 
 
 @lab.command("up")
@@ -414,6 +422,10 @@ def code_of(verdict: Verdict) -> int:
 
 def _settings() -> Settings:
     return load(find(Path.cwd(), os.environ), os.environ)
+
+
+def _log_of(settings: Settings) -> Path:
+    return Path(settings.store.path).with_name("prudent.log")
 
 
 def _console() -> Console:

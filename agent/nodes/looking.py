@@ -119,20 +119,16 @@ def _values(snapshot: Snapshot, parts: Parts, notebook: Notebook, knobs: Sequenc
     found = []
     for knob in knobs:
         value = snapshot.in_force.get(knob.name)
-        called = f" ({knob.words[0]})" if knob.words else ""
-        source = (
-            f"environment of pid {snapshot.process.pid}"
-            if knob.kind == "env"
-            else f"{parts.settings.control}/server_info"
-        )
+        called = f"{knob.name} ({knob.words[0]})" if knob.words else knob.name
+        server = f"{parts.settings.control}/server_info"
+        source = f"environment of pid {snapshot.process.pid}" if knob.kind == "env" else server
         if value is None:
-            found.append(notebook.note(f"{knob.name}{called} is not reported by the engine", source))
+            found.append(notebook.note(f"{called} is not reported by the engine", source))
             continue
-        meaning = value
+        meaning = value if value == "1" else f"{value} {knob.unit}".strip()
         if knob.inverted and knob.words:
             meaning = f"{value}, so the {knob.words[0]} is {'off' if value == 'on' else 'on'}"
-        unit = f" {knob.unit}" if knob.unit else ""
-        found.append(notebook.note(f"{knob.name}{called} in force: {meaning}{unit}", source))
+        found.append(notebook.note(f"{called} is {meaning}, in force now", source))
     return found
 
 
@@ -144,7 +140,9 @@ def _written(
         written = parts.worker.value_in(script, knob, version)
         value = in_force(knob, written.value)
         says = (
-            f"{knob.name} in the script: {value}" if written.value is not None else f"{knob.name} is not in the script"
+            f"{knob.name} is {value} in the script"
+            if written.value is not None
+            else f"{knob.name} is not in the script"
         )
         found.append(notebook.note(says, written.place or parts.settings.script, tainted=True))
     return found

@@ -9,11 +9,12 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from agent.domain import Change, Decision, Knob, Record, Setting, Verdict
-from agent.errors import ModelSlip, NotUnderstood, OutOfBounds
+from agent.errors import HostError, ModelSlip, NotUnderstood, OutOfBounds, Refused
 from agent.nodes.carried import carried
 from agent.nodes.looking import observe, tools_for
 from agent.nodes.notebook import Notebook
 from agent.reasoning.grounding import check_understanding
+from agent.reasoning.phrases import mentions
 from agent.reasoning.reasoner import Understanding, Wish
 from agent.state import Parts, RunState, Tell
 from tools.engines.catalogue import bounds, check_value, in_force
@@ -37,7 +38,12 @@ def _understand(state: RunState, parts: Parts, tell: Tell) -> Exits:
         return _end(update, notebook, "answered", _with_sources(meant, notebook))
     if meant.kind == "unclear":
         return _end(
-            update, notebook, "needs_human", meant.says, remedy="Ask again in one of these ways.", choices=meant.choices
+            update,
+            notebook,
+            "needs_human",
+            meant.says,
+            remedy="Ask again in one of these ways.",
+            choices=_with_values(meant.choices, parts),
         )
     if meant.kind == "foreign":
         raise NotUnderstood(
@@ -211,6 +217,25 @@ def _number(text: str | None) -> float | None:
         return None if text is None else float(text)
     except ValueError:
         return None
+
+
+def _with_values(choices: tuple[str, ...], parts: Parts) -> tuple[str, ...]:
+    """Put values where a choice says N: two, three and four times the one in force, where the knob takes them."""
+    told: list[str] = []
+    for choice in choices:
+        named = mentions(choice.lower(), parts.knobs)
+        if not choice.endswith(" to N") or not named:
+            told.append(choice)
+            continue
+        knob = named[0].knob
+        try:
+            now = _number(parts.worker.snapshot().in_force.get(knob.name))
+        except (Refused, HostError):
+            now = None
+        values = [f"{now * factor:g}" for factor in (2, 3, 4)] if now is not None and knob.value == "integer" else []
+        fitting = [f"{choice[:-1]}{value}" for value in values if check_value(knob, value) is None]
+        told += fitting or [f"{choice}, where N is {bounds(knob)}"]
+    return tuple(told)
 
 
 def _with_sources(meant: Understanding, notebook: Notebook) -> str:

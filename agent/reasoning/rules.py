@@ -11,6 +11,10 @@ from agent.reasoning.reasoner import Tool, Understanding, Wish
 _LEVELS: tuple[Level, ...] = ("low", "medium", "high")
 
 
+NEAR = 3
+"""Coupled settings that an answer tells besides, because they bear on what the value means."""
+
+
 class Rules:
     """The reasoner that is always there."""
 
@@ -92,12 +96,19 @@ class Rules:
         facts: list[Evidence] = []
         for tool in tools:
             if tool.name in {"effective_values", "serve_script"}:
-                facts += [fact for fact in tool.ask({"knobs": list(names)}) if any(name in fact.what for name in names)]
+                facts += tool.ask({"knobs": list(names)})
+        near = tuple(name for mention in named for name in mention.knob.couples if name not in names)[:NEAR]
+        for tool in tools:
+            if tool.name == "effective_values" and near:
+                facts += [fact for fact in tool.ask({"knobs": list(near)}) if "in force" in fact.what]
+        facts = list({fact.id: fact for fact in facts}.values())
         if not facts:
-            return Understanding(kind="question", answer="The worker gives no answer to that.", cites=())
+            return Understanding(
+                kind="unclear", says="Nothing at hand can look that up.", choices=_examples(named[0].knob)
+            )
         return Understanding(
             kind="question",
-            answer=" ".join(fact.what for fact in facts),
+            answer="; ".join(fact.what for fact in facts) + ".",
             cites=tuple(fact.id for fact in facts),
         )
 
