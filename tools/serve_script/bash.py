@@ -9,8 +9,10 @@ the execution to say (`prove.py`).
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Mapping
 from functools import lru_cache
+from threading import Lock
 from typing import NamedTuple
 
 import tree_sitter
@@ -32,6 +34,13 @@ _ACTIVATES = re.compile(
 )
 _FILLERS = frozenset({"sed", "envsubst", "awk", "gawk", "perl", "m4", "j2", "jinja2", "gomplate", "mustache"})
 _MOST_DEEP = 12
+_LONG = 4096
+"""Bytes from which a text is worth remembering: a shorter one is parsed in less than a millisecond."""
+_TELLS = re.compile(
+    r"(?:^|[;&|{(]|\b(?:then|do|else)\b)\s*(?:export\s+|readonly\s+|declare\s+-\w*[gx]\w*\s+)?\w+(?:\[[^]]*\])?\+?=",
+    re.M,
+)
+_HANDS_ON = re.compile(r"\$@|\$\*|\$\{[@*]|\beval\b|\bread\b|:=|\bsource\b|^\s*\.\s|^\s*[\"']?\$|\bset\b", re.M)
 
 
 class Context(NamedTuple):
@@ -44,9 +53,60 @@ class Context(NamedTuple):
     """Log files and such, which name a launch where nothing better does."""
 
 
+class _Parser:
+    """The grammar, with the tree of the last long text, from which that of an edited one is made in little time."""
+
+    def __init__(self) -> None:
+        self._parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+        self._lock = Lock()
+        self._text = b""
+        self._tree: tree_sitter.Tree | None = None
+
+    def root(self, text: bytes) -> Node:
+        """The root of a text's tree."""
+        with self._lock:
+            if len(text) < _LONG:
+                return self._parser.parse(text).root_node
+            if self._tree is not None and text == self._text:
+                return self._tree.root_node
+            near = self._edited(text) if self._tree is not None else None
+            self._tree = self._parser.parse(text, near) if near is not None else self._parser.parse(text)
+            self._text = text
+            return self._tree.root_node
+
+    def _edited(self, text: bytes) -> tree_sitter.Tree | None:
+        """The last tree, told what is different now; None: it is another text altogether."""
+        old = self._text
+        head = _alike(old, text)
+        room = min(len(old), len(text)) - head
+        tail = _alike(old[len(old) - room :][::-1], text[len(text) - room :][::-1])
+        if self._tree is None or head + tail < len(text) // 2:
+            return None
+        near = self._tree.copy()
+
+        def point(content: bytes, at: int) -> tuple[int, int]:
+            return content.count(b"\n", 0, at), at - (content.rfind(b"\n", 0, at) + 1)
+
+        end, new_end = len(old) - tail, len(text) - tail
+        near.edit(head, end, new_end, point(old, head), point(old, end), point(text, new_end))
+        return near
+
+
+def _alike(one: bytes, other: bytes) -> int:
+    """How many bytes two texts have in common at their beginning."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
 @lru_cache(maxsize=1)
-def _parser() -> tree_sitter.Parser:
-    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+def _parser() -> _Parser:
+    return _Parser()
 
 
 class _Shared:
@@ -146,6 +206,8 @@ class _Shell:
         self.context = context
         self.functions: dict[str, Node] = {}
         self.called: set[str] = set()
+        self.mattering: dict[str, bool] = {}
+        self.hints = [match.start() for match in HINT.finditer(source.text)]
         self.stack: list[str] = []
         self.locals: list[dict[str, Held | None]] = []
         self.written: dict[str, tuple[Runs, bool]] = {}
@@ -162,7 +224,7 @@ class _Shell:
         if self.shared.depth > _MOST_DEEP:
             return
         self.shared.depth += 1
-        root = _parser().parse(self.source.text.encode("latin-1")).root_node
+        root = _parser().root(self.source.text.encode("latin-1"))
         if root.has_error:
             self._find_errors(root)
         self.block(root)
@@ -246,7 +308,7 @@ class _Shell:
         if name:
             what = Unknown("loop-table", f"{name} takes one value after the other in a loop")
             at = self.source.extent(node.start_byte, node.start_byte)
-            self.state.held[name] = Held((words[0].runs if single else (unknown_run(what, at),),))
+            self.state.put(name, Held((words[0].runs if single else (unknown_run(what, at),),)))
         self._loop([body] if body else [], repeated=not single)
 
     def c_for(self, node: Node) -> None:
@@ -303,6 +365,7 @@ class _Shell:
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
         if name is not None and body is not None:
             self.functions[self.source.text[name.start_byte : name.end_byte]] = body
+            self.mattering.clear()
 
     # -------------------------------------------------------------------------------------------- assignments
 
@@ -336,7 +399,7 @@ class _Shell:
             elements = words.elements(value)
             held = held._replace(array=((*(old.array or ()), *elements) if adds and old else elements))
         else:
-            if value is not None and HINT.search(self.source.text, value.start_byte, value.end_byte):
+            if value is not None and self._hinted(value):
                 self._substitutions(value)
             runs = words.scalar(value, node.end_byte)
             if adds and old and old.array is not None:
@@ -349,7 +412,7 @@ class _Shell:
                 held = held._replace(options=((unknown_run(reason, held.site), *runs),))
             else:
                 held = held._replace(options=(runs,))
-        self.state.held[name] = held
+        self.state.put(name, held)
         return name
 
     def _substitutions(self, node: Node) -> None:
@@ -392,9 +455,9 @@ class _Shell:
                 self._declare(keyword, item)
                 old = self.state.held.get(name)
                 if keyword == "local" or (old is None and keyword in ("declare", "typeset")):
-                    self.state.held[name] = Held(((),), exported=bool(exported))
+                    self.state.put(name, Held(((),), exported=bool(exported)))
                 elif old is not None and exported is not None:
-                    self.state.held[name] = old._replace(exported=exported)
+                    self.state.put(name, old._replace(exported=exported))
             else:
                 self._quoted_declaration(node, item, exported=exported, alone=alone)
 
@@ -407,12 +470,15 @@ class _Shell:
                     if value
                     else self.source.take(item.end_byte, item.end_byte, None)
                 )
-                self.state.held[name] = Held(
-                    (runs,),
-                    exported=bool(exported),
-                    site=word.site,
-                    statement=self.source.extent(node.start_byte, node.end_byte),
-                    alone=alone,
+                self.state.put(
+                    name,
+                    Held(
+                        (runs,),
+                        exported=bool(exported),
+                        site=word.site,
+                        statement=self.source.extent(node.start_byte, node.end_byte),
+                        alone=alone,
+                    ),
                 )
 
     def _declare(self, keyword: str, node: Node) -> None:
@@ -425,7 +491,7 @@ class _Shell:
         for child in node.named_children:
             name = self.source.text[child.start_byte : child.end_byte]
             if name.isidentifier():
-                self.state.held[name] = Held(((),))
+                self.state.put(name, Held(((),)))
 
     def _unknown(self, name: str, node: Node, what: str) -> None:
         if not name.isidentifier():
@@ -433,7 +499,7 @@ class _Shell:
         old = self.state.held.get(name)
         place = self.source.extent(node.start_byte, node.end_byte)
         reason = Unknown("loop-table", f"{name} {what}", True)
-        self.state.held[name] = Held(((unknown_run(reason, place),),), exported=bool(old and old.exported))
+        self.state.put(name, Held(((unknown_run(reason, place),),), exported=bool(old and old.exported)))
 
     # ------------------------------------------------------------------------------------------------ commands
 
@@ -569,6 +635,9 @@ class _Shell:
         if literal in TALKERS and literal not in self.functions:
             self._talker(literal, node)
             return
+        if literal in self.functions and not self._matters(literal):
+            self.called.add(literal)
+            return
         parts = [c for c in children if c.start_byte >= name.start_byte and not c.type.endswith("_redirect")]
         parts[0] = name.named_children[0] if name.named_child_count else name
         evaluate = self._words()
@@ -685,35 +754,35 @@ class _Shell:
         self.statement(body)
         self.state.ended = ended
         for variable, held in self.locals.pop().items():
-            if held is None:
-                self.state.held.pop(variable, None)
-            else:
-                self.state.held[variable] = held
+            self.state.put(variable, held)
         self.stack.pop()
         self.state.arguments = saved
         self.context = saved_context
 
     def _matters(self, name: str) -> bool:
+        """Whether calling a function can start a server or change what one is started with."""
+        known = self.mattering.get(name)
+        if known is not None:
+            return known
         body = self.functions[name]
         text = self.source.text[body.start_byte : body.end_byte]
-        if (
-            HINT.search(text)
-            or "=" in text
-            or "$@" in text
-            or "read" in text
-            or "eval" in text
-            or "$*" in text
-            or "${@" in text
-        ):
-            return True
-        return any(other != name and other in text for other in self.functions) or bool(
-            re.search(r"^\s*\"?\$", text, re.M)
-        )
+        matters = bool(self._hinted(body) or _TELLS.search(text) or _HANDS_ON.search(text))
+        if not matters:
+            self.mattering[name] = False
+            words = set(re.findall(r"[\w.:-]+", text))
+            matters = any(other in words and self._matters(other) for other in self.functions if other != name)
+        self.mattering[name] = matters
+        return matters
+
+    def _hinted(self, node: Node) -> bool:
+        """Whether the name of a server stands anywhere in a node."""
+        at = bisect_left(self.hints, node.start_byte)
+        return at < len(self.hints) and self.hints[at] < node.end_byte
 
     def _uncalled(self) -> None:
         """Functions that nothing in the text calls may be called by name: `"$1"`, a trap, a caller that sources it."""
         for name, body in list(self.functions.items()):
-            if name in self.called or not HINT.search(self.source.text, body.start_byte, body.end_byte):
+            if name in self.called or not self._hinted(body):
                 continue
             saved, self.state = self.state, self.state.branch()
             self.state.ended = False

@@ -38,10 +38,19 @@ class State:
 
     def __init__(self) -> None:
         self.held: dict[str, Held] = {}
+        self.touched: set[str] = set()
         self.arguments: tuple[Word, ...] | None = None
         self.auto_export = False
         self.sourced: tuple[str, ...] = ()
         self.ended = False
+
+    def put(self, name: str, held: Held | None) -> None:
+        """Let a variable hold something; None: forget it."""
+        if held is None:
+            self.held.pop(name, None)
+        else:
+            self.held[name] = held
+        self.touched.add(name)
 
     def branch(self) -> State:
         """A copy that can go its own way."""
@@ -61,6 +70,7 @@ class State:
     def take(self, other: State) -> None:
         """Go on from another state."""
         self.held = other.held
+        self.touched |= other.touched
         self.auto_export = other.auto_export
         self.sourced = other.sourced
         self.ended = other.ended
@@ -75,16 +85,18 @@ class State:
             self.take(alive[0])
             return
         before = self.held
-        changed = {
-            name
-            for branch in alive
-            for name in branch.held.keys() | before.keys()
-            if branch.held.get(name) is not before.get(name)
-        }
+        changed = {name for branch in alive for name in branch.touched if branch.held.get(name) is not before.get(name)}
+        self.touched |= changed
+        if not changed:
+            self._settle(alive)
+            return
         merged = dict(before)
         for name in changed:
             merged[name] = _merge(before.get(name), [branch.held.get(name) for branch in alive], exhaustive=exhaustive)
         self.held = merged
+        self._settle(alive)
+
+    def _settle(self, alive: list[State]) -> None:
         self.auto_export = any(branch.auto_export for branch in alive)
         self.sourced = tuple(dict.fromkeys(item for branch in [self, *alive] for item in branch.sourced))
 

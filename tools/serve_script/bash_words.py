@@ -250,7 +250,7 @@ class Words:
             tuple([run._replace(overridable=run.overridable or who) for run in piece.runs]) if not known else piece.runs
         )
         if operator[-1] == "=" and name.isidentifier():
-            self.state.held[name] = Held((runs,), exported=bool(held and held.exported))
+            self.state.put(name, Held((runs,), exported=bool(held and held.exported)))
         return piece._replace(runs=runs)
 
     def default(self, node: Node, operator: str, inside: Layer | None) -> Piece:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from tools.serve_script.launches import EnvPlace, Flag, Kind, Launch, LineOf, Target, Variable, Word
+from tools.serve_script.diff import changed_lines, diff
+from tools.serve_script.launches import EnvPlace, Flag, Launch, LineOf, Target, Variable, Word
 from tools.serve_script.names import Grammar, abbreviates, negates, normal, same
 from tools.serve_script.read import Reading, read_file
 from tools.serve_script.refusals import RefusalKind, ScriptRefused
@@ -161,9 +161,7 @@ def plan_edit(
         ScriptUnreadable: the file starts no server, or is not a file of its kind.
         LaunchAmbiguous: it starts several and `target` does not say which.
     """
-    return plan_edits(
-        content, path=path, kind=kind, names=names, operation=operation, value=value, target=target, reading=reading
-    )[0]
+    return next(_planned(content, path, kind, tuple(names), operation, value, target, reading or Reading()))
 
 
 def plan_edits(
@@ -194,9 +192,22 @@ def plan_edits(
         ScriptUnreadable: the file starts no server, or is not a file of its kind.
         LaunchAmbiguous: it starts several and `target` does not say which.
     """
-    reading = reading or Reading()
+    return tuple(_planned(content, path, kind, tuple(names), operation, value, target, reading or Reading()))
+
+
+def _planned(
+    content: bytes,
+    path: str,
+    kind: Literal["flag", "env"],
+    names: tuple[str, ...],
+    operation: Operation,
+    value: str | Sequence[str] | None,
+    target: Target | None,
+    reading: Reading,
+) -> Iterator[Edit]:
+    """Yield the edits that read right; at least one."""
     launches = read_file(content, path=path, reading=reading)
-    work = _Work(content, path, launches, tuple(names), reading)
+    work = _Work(content, path, launches, names, reading)
     chosen = choose(launches, target)
     for i in chosen:
         blocked = launches[i].blocked
@@ -209,12 +220,15 @@ def plan_edits(
         work.change_flag(
             chosen, operation, tuple(v for v in values if v != "" or len(values) > 1), listed=not isinstance(value, str)
         )
-    edits = [edit for edit in work.edits if work.reads_right(edit, chosen)]
-    if not edits:
+    some = False
+    for edit in work.edits:
+        if work.reads_right(edit, chosen):
+            some = True
+            yield edit
+    if not some:
         raise work.refusal or ScriptRefused(
             "quoting", f"{names[0]} cannot be changed where it is written.", "Change it by hand."
         )
-    return tuple(edits)
 
 
 def _is(flag: Flag, names: Sequence[str], grammar: Grammar) -> bool:
@@ -978,30 +992,4 @@ class _Work:
         return True
 
 
-def changed_lines(before: bytes, after: bytes) -> tuple[int, ...]:
-    """1-based lines of `before` that differ, or the one that an insertion follows."""
-    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-    head = 0
-    while head < min(len(old), len(new)) and old[head] == new[head]:
-        head += 1
-    tail = 0
-    while tail < min(len(old), len(new)) - head and old[-1 - tail] == new[-1 - tail]:
-        tail += 1
-    last = len(old) - tail
-    return tuple(range(head + 1, last + 1)) or (max(1, head),)
-
-
-def diff(before: bytes, after: bytes, path: str) -> str:
-    """A unified diff, secrets masked; bytes that are not UTF-8 are shown escaped."""
-
-    def shown(content: bytes) -> list[str]:
-        return [line + "\n" for line in mask(content.decode("utf-8", "backslashreplace")).split("\n")]
-
-    old, new = shown(before), shown(after)
-    if old == new and before != after:
-        for line in changed_lines(before, after):
-            new[line - 1] = new[line - 1].rstrip("\n") + "  [the secret changes]\n"
-    return "".join(difflib.unified_diff(old, new, f"a/{path.lstrip('/')}", f"b/{path.lstrip('/')}", n=3))
-
-
-__all__ = ["Edit", "Found", "Intent", "Kind", "Mapping", "Operation", "plan_edit", "plan_edits", "value_of"]
+__all__ = ["Edit", "Found", "Intent", "Operation", "diff", "plan_edit", "plan_edits", "value_of"]
