@@ -27,7 +27,7 @@ def restart_seconds(
     Args:
         facts: The last start.
         measured: Wall seconds of this worker's restarts, as measured from stop to ready.
-        captures_then: The captures after the change, in seconds of the engine's own clock.
+        captures_then: The captures of prefill and decode after the change, in seconds of the engine's own clock.
 
     Returns:
         None where neither a restart was measured nor the log has the times of one.
@@ -45,7 +45,7 @@ def restart_seconds(
         typical = facts.log_seconds + sum(_IMPORTS_SECONDS) / 2
     else:
         return None
-    now = facts.decode_capture.seconds if facts.decode_capture is not None else None
+    now = sum(capture.seconds or 0.0 for capture in (facts.capture("prefill"), facts.decode_capture) if capture)
     if now and captures_then:
         least = sum(capture.low for capture in captures_then) / now
         most = sum(capture.high for capture in captures_then) / now

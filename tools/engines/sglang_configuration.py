@@ -12,6 +12,8 @@ from tools.engines.sglang_capture import Span, capture_list
 
 _DEFAULT_RESERVED_MIB: Final = 10240.0
 """GPUs above 60 GiB keep at least this much out of the memory fraction (0.5.14 server_args.py:3276-3320)."""
+_LATENT: Final = ("DeepseekV2", "DeepseekV3", "Deepseek3", "Kimi", "GlmMoeDsa", "LongcatFlash")
+"""Beginnings of the architectures that are known here to have a latent KV cache."""
 
 
 class Configuration(Noun):
@@ -35,8 +37,16 @@ class Configuration(Noun):
     """Whether the launch itself turns prefill capture off, apart from `disable-cuda-graph`."""
     prefill_guessed: bool = False
     """Whether the engine decides about prefill capture by rules that are not all known here."""
+    prefill_max: int | None = None
+    """Most tokens of a captured prefill; None: those of a chunk."""
     tensor_parallel: int = 1
     """GPUs that share each layer."""
+    stages: int = 1
+    """Pipeline stages."""
+    attention_groups: int = 0
+    """Groups of data-parallel attention; 0: there is none."""
+    latent: bool = False
+    """Whether the KV cache is latent (MLA), for which prefill capture reserves more."""
     memory_fraction: float | None = None
     """`mem-fraction-static` in force."""
     max_running: int | None = None
@@ -82,6 +92,11 @@ class Configuration(Noun):
         return (self.max_running + 1) * (self.context + 4 + self.draft_tokens) * 4 / 2**30
 
     @property
+    def captured_prefill_tokens(self) -> int | None:
+        """Most tokens of a captured prefill."""
+        return self.prefill_max or self.prefill_tokens
+
+    @property
     def prefill_tokens(self) -> int | None:
         """Most tokens of one prefill step."""
         return self.chunk if self.chunk is not None and self.chunk > 0 else None
@@ -107,7 +122,11 @@ def of_start(facts: StartupFacts) -> Configuration:
         prefill_captured=facts.capture("prefill") is not None,
         prefill_stated_off=settings.get("cuda_graph_backend_prefill") == "disabled"
         or settings.get("disable_prefill_cuda_graph") == "True",
+        prefill_max=_whole(settings.get("cuda_graph_config.prefill.max_bs")),
         tensor_parallel=max(1, _whole(settings.get("tp_size")) or 1),
+        stages=max(1, _whole(settings.get("pp_size")) or 1),
+        attention_groups=_whole(settings.get("dp_size")) or 0 if settings.get("enable_dp_attention") == "True" else 0,
+        latent=(facts.model_type or "").startswith(_LATENT),
         memory_fraction=_fraction(fraction),
         max_running=facts.max_running_requests or _whole(settings.get("max_running_requests")),
         workers=max(1, _whole(settings.get("dp_size")) or 1),
@@ -168,6 +187,10 @@ def changed(  # noqa: C901, PLR0912 - one branch a knob
                 update["context"] = number
             case "chunked-prefill-size":
                 update["chunk"] = number
+                if before.prefill_max == before.chunk:
+                    update["prefill_max"] = number
+            case "cuda-graph-max-bs-prefill":
+                update["prefill_max"] = number
             case "max-total-tokens":
                 update["max_total_tokens"] = number
             case "max-queued-requests":
@@ -211,11 +234,16 @@ def fraction_after(
 
 
 def reserved_mib(configuration: Configuration) -> float:
-    """MiB that the default memory fraction leaves free, as far as this change can move them (0.5.14's formula)."""
+    """MiB that the default memory fraction leaves free (0.5.14 server_args.py:3276-3320, whose figures these are)."""
     chunk = configuration.chunk if configuration.chunk is not None and configuration.chunk > 0 else 16384
     largest = (max(configuration.explicit_sizes) if configuration.explicit_sizes else configuration.max_bs) or 0
-    prefill_sizes = len(prefill_list(configuration.prefill_tokens or 0)) if configuration.prefill_captured else 0
-    return 512 + max(chunk, 2048) * 1.5 + largest * 2 + prefill_sizes * 8
+    reserved = 512 + max(chunk, 2048) * 1.5 + largest * 2
+    reserved += configuration.tensor_parallel * configuration.stages / 8 * 1024
+    reserved += largest * configuration.attention_groups * (4.5 if largest > 300 else 3.0)
+    if configuration.prefill_captured:
+        sizes = prefill_list(configuration.prefill_max or configuration.prefill_tokens or 0)
+        reserved += 1536 if configuration.latent else len(sizes) * 8
+    return reserved
 
 
 def prefill_list(max_tokens: int) -> tuple[int, ...]:
