@@ -120,7 +120,7 @@ def test_a_helper_killed_at_any_action_is_undone_to_the_state_before(site, verb)
 def test_a_helper_killed_at_any_action_can_be_called_again_to_the_end(site, verb) -> None:
     """SIGKILL at every point of every verb, then the same calls again: committed once, and the new bytes are live."""
     at, restarts = VERBS.index(verb), 0
-    for tried, where in crashes(site, VERBS[: at + 1], every=3):
+    for tried, where in crashes(site, VERBS[: at + 1], every=3 if verb == "open" else 1):
         token = site.writer.lease(tried.run, 60).token
         approval = site.approval(tried.plan)
         site.writer.open(token, tried.run, tried.plan, approval, tried.new, now=NOW)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -116,6 +117,17 @@ def other_mount(site):
     subprocess.run(["umount", "--lazy", mount], check=True)
 
 
+@pytest.fixture
+def elsewhere(site, request):
+    """A folder on another mount than the script: the shared memory that every Linux has, or a mount of our own."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or memory.stat().st_dev == site.folder.stat().st_dev:
+        yield request.getfixturevalue("other_mount")
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        yield Path(folder)
+
+
 def fill(folder: Path) -> Path:
     """Leave not a byte free on a file system; answers the file that took it."""
     ballast = folder / "ballast"
@@ -125,9 +137,9 @@ def fill(folder: Path) -> Path:
     return ballast
 
 
-def test_across_mounts_nothing_stays_beside_the_script(site, other_mount) -> None:
+def test_across_mounts_nothing_stays_beside_the_script(site, elsewhere) -> None:
     """With our directory on another file system, edit and undo are exact and leave no file next to the script."""
-    other = type(site)(site.folder, directory=other_mount / "prudent", forge=site.host.forge)
+    other = type(site)(site.folder, directory=elsewhere / "prudent", forge=site.host.forge)
     old, names = other.script.read_bytes(), sorted(path.name for path in site.folder.iterdir())
     token = other.writer.lease("r-1", 60).token
     other.open(token)
@@ -141,9 +153,9 @@ def test_across_mounts_nothing_stays_beside_the_script(site, other_mount) -> Non
     other.close()
 
 
-def test_across_mounts_a_crash_beside_the_script_is_cleared_up(site, other_mount) -> None:
+def test_across_mounts_a_crash_beside_the_script_is_cleared_up(site, elsewhere) -> None:
     """SIGKILL while our file lies beside the script: the undo takes it away with everything else."""
-    other = type(site)(site.folder, directory=other_mount / "prudent", forge=site.host.forge)
+    other = type(site)(site.folder, directory=elsewhere / "prudent", forge=site.host.forge)
     token = other.writer.lease("r-1", 60).token
     other.open(token)
     number = exchange_of_an_edit(other, token, "r-1")
