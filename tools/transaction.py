@@ -278,7 +278,9 @@ class Writer:
         """Keep the change; the watchdog has nothing to do any more.
 
         Raises:
-            HelperRefused: `incomplete`, `overdue`, `not_open`, `fenced`, `lease_expired`.
+            HelperRefused: `moved`: the script is not the approved one any more, or the worker runs as another process
+                than the one that was started for it. Also `incomplete`, `overdue`, `not_open`, `fenced`,
+                `lease_expired`.
         """
         with self._turn:
             answer = self._call("commit", token=token, transaction=transaction)

@@ -453,6 +453,49 @@ def test_a_call_waits_for_another_one_only_so_long(cold_site) -> None:
     assert site.writer.commit(token, "r-1").state == "committed"
 
 
+def through_an_open_handle(site, handle) -> None:
+    """Write into the file that was the script before our edit."""
+    handle.write(b"exec sleep 86499\n")
+    handle.flush()
+
+
+def over_the_script(site, handle) -> None:
+    """Write the script's name anew."""
+    site.script.write_bytes(b"exec sleep 86499\n")
+
+
+@pytest.mark.parametrize("write", [through_an_open_handle, over_the_script], ids=lambda way: way.__name__)
+def test_what_somebody_wrote_meanwhile_is_neither_kept_nor_lost(site, write) -> None:
+    """A commit that meets a foreign edit, also one into the file that we took out, is refused; the undo leaves it."""
+    token = site.writer.lease("r-1", 60).token
+    with site.script.open("r+b") as handle:
+        site.open(token)
+        site.writer.step(token, "r-1", "edit")
+        site.writer.step(token, "r-1", "restart")
+        write(site, handle)
+    with pytest.raises(HelperRefused, match="edited by somebody") as refused:
+        site.writer.commit(token, "r-1")
+    assert refused.value.kind == "moved"
+    with pytest.raises(HelperRefused) as refused:
+        site.writer.undo(token, "r-1")
+    assert refused.value.kind == "foreign_edit"
+    assert site.script.read_bytes().startswith(b"exec sleep 86499\n")
+
+
+def test_a_worker_that_somebody_restarted_is_not_kept(site) -> None:
+    """A commit is for the process that was started for the change and verified, and for no other."""
+    token = site.writer.lease("r-1", 60).token
+    site.open(token)
+    site.writer.step(token, "r-1", "edit")
+    site.writer.step(token, "r-1", "restart")
+    site.serve("restart")
+    with pytest.raises(HelperRefused, match="restarted by somebody else") as refused:
+        site.writer.commit(token, "r-1")
+    assert refused.value.kind == "moved"
+    assert site.writer.undo(token, "r-1").state == "undone"
+    assert site.process().argv == ("sleep", "86432")
+
+
 def test_prudents_own_directory_is_for_its_user_only(site) -> None:
     """Everything that is kept, backups with their secrets included, is closed to all others."""
     token = site.writer.lease("r-1", 60).token

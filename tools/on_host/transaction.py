@@ -1383,10 +1383,26 @@ def commit(books: Books, request: Json) -> Json:
     transaction = check_open(books, request)
     if missing := [step["id"] for step in transaction.opened["steps"] if step["id"] not in transaction.done]:
         raise Refusal("incomplete", f"step {missing[0]!r} is not done.")
+    check_kept(books, transaction)
     books.note(transaction, "committed", by="agent")
     Script(books, transaction).clear()
     books.disk.remove(books.folder / "spare")
     return {"already": False, "execution": view(transaction)}
+
+
+def check_kept(books: Books, transaction: Transaction) -> None:
+    """What is kept is what was approved: the new content, run by the process that was started for it."""
+    script = Script(books, transaction)
+    held, found = hash_of(script.swap), script.now
+    if found != script.new or held not in (None, script.old, script.new):
+        says = f"{script.path} was edited by somebody while the change was being verified."
+        raise Refusal("moved", says, moved="script", found=found)
+    process = transaction.opened["before"]
+    for done in transaction.done.values():
+        process = done.get("process", process)
+    here = identity_in(Service(books, transaction).main())
+    if here != identity_in(process):
+        raise Refusal("moved", "the worker was restarted by somebody else since.", moved="process", found=here)
 
 
 def undo(books: Books, request: Json) -> Json:
