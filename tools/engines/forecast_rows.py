@@ -43,7 +43,7 @@ def forecast_rows(
         kv_pool: GB of the KV pool.
         prefill_graphs: GB of the prefill graphs.
         cost: The decode capture.
-        extra: GB of decode graphs beyond that: side streams, DeepSeek-V4's torch indexer.
+        extra: GB of decode graphs beyond that: side streams, DeepSeek-V4's torch indexer, attention indices.
         free: GB that stay free after capture.
         need: What the first full prefill takes of it.
         restart: Seconds from stop to ready.
@@ -139,5 +139,5 @@ def _graphs(cost: DecodeCost, extra: Span) -> Interval:
     if extra == Span(0.0, 0.0):
         return cost.gb
     low, high = outward(Span(max(0.0, cost.gb.low + extra.low), max(0.0, cost.gb.high + extra.high)))
-    basis = f"{cost.gb.basis}; {extra.low:+.2f} to {extra.high:+.2f} GB of side streams or the torch indexer"
+    basis = f"{cost.gb.basis}; {extra.low:+.2f} to {extra.high:+.2f} GB of other buffers inside the graphs"
     return Interval(low=low, high=high, unit="GB", basis=basis)

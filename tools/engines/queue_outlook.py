@@ -46,7 +46,7 @@ def _range(before: Configuration, after: Configuration) -> list[str]:
             f"Batches of {top_now + 1} to {top} get faster, so at the same arrivals the queue drains sooner and the "
             "KV pool fills and empties sooner."
         )
-    elif top < top_now:
+    elif top < top_now and (running is None or running > top):
         said.append(f"Batches of {top + 1} to {top_now} fall back to eager and get slower, so the queue drains later.")
     return said
 

@@ -36,8 +36,8 @@ def restart_seconds(
     if good:
         narrow = _SPREAD.get(len(good), _SPREAD_MANY)
         low, high = min(good) * narrow[0], max(good) * narrow[1]
-        plural = "" if len(good) == 1 else "s"
-        basis = f"{len(good)} restart{plural} measured here, {min(good):.1f} to {max(good):.1f} s"
+        span = f"{min(good):.1f} s" if len(good) == 1 else f"{min(good):.1f} to {max(good):.1f} s"
+        basis = f"{len(good)} restart{'' if len(good) == 1 else 's'} measured here, {span}"
         typical = sum(good) / len(good)
     elif facts.log_seconds:
         low, high = facts.log_seconds * 0.7 + _IMPORTS_SECONDS[0], facts.log_seconds * 1.5 + _IMPORTS_SECONDS[1]

@@ -108,10 +108,11 @@ def forecast(
     )
     streams = _side_streams(facts, change)
     indexer = indexer_growth(facts, before, after, variables)
+    index = _index_growth(before, after)
     prefill_now, prefill_then = _prefill_graphs(facts, peers, before, after)
     pools = _pools(facts, before, after, stated)
     need = prefill_need(facts, history, after)
-    free = None if unknown else _free(facts, pools, prefill_now, prefill_then, cost, streams, indexer)
+    free = None if unknown else _free(facts, pools, prefill_now, prefill_then, cost, streams, indexer, index)
     restart = restart_seconds(facts, start_seconds, [_prefill_seconds(facts, after), cost.seconds])
     rows = forecast_rows(
         facts,
@@ -120,7 +121,7 @@ def forecast(
         kv_pool=pools.kv_gb,
         prefill_graphs=prefill_then,
         cost=cost,
-        extra=Span(streams.low + indexer.low, streams.high + indexer.high),
+        extra=Span(streams.low + indexer.low + index.low, streams.high + indexer.high + index.high),
         free=free,
         need=need,
         restart=restart,
@@ -156,7 +157,8 @@ def _pools(facts: StartupFacts, before: Configuration, after: Configuration, sta
         basis = f"{facts.kv_gb:.2f} GB measured at the last start"
         if grown != Span(0.0, 0.0):
             basis += (
-                f" {grown.low:+.2f} to {grown.high:+.2f} GB: its fraction's move x {step:.2f} GB before the weights"
+                f", {grown.low:+.2f} to {grown.high:+.2f} GB by the move of the memory fraction "
+                f"(x {step:.2f} GB free before the weights)"
             )
     per_token = facts.kv_gb / facts.kv_tokens if facts.kv_tokens else None
     pool = Span(max(0.0, facts.kv_gb + grown.low), max(0.0, facts.kv_gb + grown.high))
@@ -231,6 +233,14 @@ def _side_streams(facts: StartupFacts, change: Mapping[str, str | None]) -> Span
     return Span(0.0, _STREAMS_GB)
 
 
+def _index_growth(before: Configuration, after: Configuration) -> Span:
+    """GB by which attention's static indices may grow with the context: up to 16 bytes for each token of a row."""
+    if before.context is None or after.context is None or not after.sizes:
+        return Span(0.0, 0.0)
+    grown = max(after.sizes) * (after.context - before.context) * 16 / 2**30
+    return Span(min(0.0, grown), max(0.0, grown))
+
+
 def _free(
     facts: StartupFacts,
     pools: _Pools,
@@ -239,6 +249,7 @@ def _free(
     cost: DecodeCost,
     streams: Span,
     indexer: Span,
+    index: Span,
 ) -> Interval | None:
     now = facts.free_after_capture_gb
     if now is None:
@@ -247,7 +258,7 @@ def _free(
     if prefill_then.high - prefill_then.low <= 2 * _REPEAT_GB + 0.03:
         middle = (prefill_then.low + prefill_then.high) / 2 - prefill_now
         prefill = Span(middle, middle)
-    parts = (pools.shrink, prefill, cost.growth, streams, indexer)
+    parts = (pools.shrink, prefill, cost.growth, streams, indexer, index)
     repeat = _REPEAT_GB + 0.01 * max(abs(end) for end in pools.shrink)
     low, high = outward(
         Span(now - sum(part.high for part in parts) - repeat, now - sum(part.low for part in parts) + repeat)
@@ -258,6 +269,7 @@ def _free(
         ("decode graphs", cost.growth),
         ("side streams", streams),
         ("torch indexer", indexer),
+        ("attention indices", index),
     )
     moved = [
         f"{name} {part.low:+.2f}"
@@ -267,7 +279,7 @@ def _free(
         if max(abs(part.low), abs(part.high)) >= 0.005
     ]
     basis = f"{now:.2f} GB measured at the last start"
-    basis += f", less {', '.join(moved)}" if moved else ", and nothing that takes GPU memory changes"
+    basis += f"; what is used changes by {', '.join(moved)} GB" if moved else "; nothing that takes GPU memory changes"
     return Interval(low=low, high=high, unit="GB", basis=f"{basis}; {repeat:.2f} GB either way between starts")
 
 
