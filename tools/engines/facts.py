@@ -217,3 +217,5 @@ class Log(Noun):
     """How many lines were read."""
     facts: StartupFacts | None
     """The last start; None where nothing started."""
+    earlier: tuple[StartupFacts, ...] = ()
+    """Starts before it, oldest first, as many as were asked for: the history that a forecast gets narrower with."""

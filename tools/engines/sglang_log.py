@@ -7,6 +7,7 @@ over. It reads in constant memory and looks closely only at lines whose first fo
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -79,15 +80,16 @@ _CARRIER: Final = re.compile(
 """What journald, Docker and Kubernetes put before a line."""
 
 
-def read_log(lines: Iterable[bytes], *, version: str | None = None) -> Log:
+def read_log(lines: Iterable[bytes], *, version: str | None = None, earlier: int = 0) -> Log:
     """Read a log to its end.
 
     Args:
         lines: Its lines without their ends, such as `log_lines.lines_of` gives; begin at an offset to see only the
             start that came after it.
         version: The engine's version where somebody knows it: the log of SGLang does not say it.
+        earlier: How many starts before the last one are wanted too.
     """
-    reader = _Reader()
+    reader = _Reader(earlier)
     count = 0
     take = reader.take
     for count, line in enumerate(lines, 1):
@@ -95,14 +97,20 @@ def read_log(lines: Iterable[bytes], *, version: str | None = None) -> Log:
             continue
         take(line, count)
     start = reader.start
-    return Log(starts=reader.starts, lines=count, facts=None if start is None else start.facts(version))
+    return Log(
+        starts=reader.starts,
+        lines=count,
+        facts=None if start is None else start.facts(version),
+        earlier=tuple(start.facts(version) for start in reader.earlier),
+    )
 
 
 class _Reader:
     """Walks the lines and keeps what belongs to the last start."""
 
-    def __init__(self) -> None:
+    def __init__(self, earlier: int) -> None:
         self.start: Start | None = None
+        self.earlier: deque[Start] = deque(maxlen=earlier)
         self.starts = 0
 
     def take(self, line: bytes, number: int) -> None:
@@ -159,6 +167,8 @@ class _Reader:
         elif kind not in ("deprecated", "prelude"):
             fresh = False
         if fresh:
+            if self.start is not None:
+                self.earlier.append(self.start)
             self.start = Start()
             self.starts += 1
         self._current().take(kind, found, message)

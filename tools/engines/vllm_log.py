@@ -29,9 +29,10 @@ _MARKS: Final = (
 """Parts of lines that are worth a close look."""
 
 
-def read_log(lines: Iterable[bytes], *, version: str | None = None) -> Log:
+def read_log(lines: Iterable[bytes], *, version: str | None = None, earlier: int = 0) -> Log:
     """Read a log to its end; see `sglang_log.read_log`, whose promise this keeps for vLLM."""
     start: _Start | None = None
+    before: deque[_Start] = deque(maxlen=earlier)
     starts = count = 0
     for count, line in enumerate(lines, 1):
         if (line[-6:] == b"200 OK" and b"INFO: " in line[:40]) or not any(mark in line for mark in _MARKS):
@@ -43,6 +44,8 @@ def read_log(lines: Iterable[bytes], *, version: str | None = None) -> Log:
                 if found is None:
                     continue
                 if _begins(name, start):
+                    if start is not None:
+                        before.append(start)
                     start = _Start()
                     starts += 1
                 start = start or _Start()
@@ -54,7 +57,12 @@ def read_log(lines: Iterable[bytes], *, version: str | None = None) -> Log:
                         start = start or _Start()
                         start.failed(sign.kind, sign.fatal, says, at, count)
                         break
-    return Log(starts=starts, lines=count, facts=None if start is None else start.facts(version))
+    return Log(
+        starts=starts,
+        lines=count,
+        facts=None if start is None else start.facts(version),
+        earlier=tuple(start.facts(version) for start in before),
+    )
 
 
 def _begins(name: str, start: _Start | None) -> bool:

@@ -118,6 +118,19 @@ def test_the_last_start_of_a_long_log_counts():
     assert [failure.kind for failure in alone.failures] == [failure.kind for failure in log.facts.failures]
 
 
+def test_starts_before_the_last_are_the_history():
+    """As many as were asked for, oldest first, each as if it stood alone."""
+    text = b"".join(path.read_bytes() for path in RECORDINGS)
+    order = [path.parent.name for path in RECORDINGS]
+
+    found = read_log(text.split(b"\n"), version="0.5.14", earlier=3).earlier
+
+    assert [start.free_after_capture_gb for start in found] == [
+        reading(name).facts.free_after_capture_gb for name in order[-4:-1]
+    ]
+    assert not read_log(text.split(b"\n")).earlier
+
+
 def test_reading_begins_after_an_offset(tmp_path):
     """With the log's size before the restart, only the start that came after it is read."""
     log = tmp_path / "worker.log"
