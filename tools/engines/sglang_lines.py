@@ -121,6 +121,7 @@ FAILURES: Final[tuple[Sign, ...]] = tuple(
         ("warm_up_failed", False, b"warmup failed", rb"Disaggregation warmup failed "),
         ("scheduler_died", True, b"scheduler", rb"(?:\w*Error: )?Rank \d+ scheduler (?:died during initialization|is dead)"),
         ("scheduler_died", True, b"crashed with exit code", rb"Subprocess \w+ \(pid=\d+\) crashed with exit code -?\d+"),
+        ("scheduler_died", True, b"terminated with", rb"Scheduler or DataParallelController \S+ terminated with"),
         ("scheduler_died", True, b"sigquit", rb"Received sigquit from a child process\."),
         ("scheduler_died", True, b"SIGQUIT", rb"SIGQUIT received\."),
         ("exception", True, b"hit an exception", rb"(?:Scheduler|DetokenizerManager|TokenizerManager|DataParallelController) hit an exception: "),
@@ -199,6 +200,46 @@ IGNORABLE: Final[tuple[tuple[re.Pattern[bytes], str], ...]] = tuple(
 """Lines that say nothing about memory, speed, identity or failure, each with the reason why not."""
 
 
+REMARKS: Final[tuple[tuple[re.Pattern[bytes], str], ...]] = tuple(
+    (re.compile(pattern), reason)
+    for pattern, reason in (
+        (
+            rb"\b(?:is|are|been|will be) (?:automatically |forcibly |also |now )?(?:disabled|enabled|set|overridden|adjusted|ignored|deprecated|turned|not supported|incompatible|downcast|supported)\b",
+            "setting that the engine resolved, which the line of settings has too",
+        ),
+        (
+            rb"\b(?:[Aa]uto|[Ff]all(?:ing|s)? ?back|[Dd]efaulting|[Oo]verrid|[Rr]eset|[Ss]witching|chang(?:e|ing) page_size|[Ee]nabl(?:e|ed|ing)|[Dd]isabl(?:e|ed|ing)|[Ii]gnor(?:e|ing)|has no effect|only supports?|does not support|not compatible)",
+            "setting that the engine resolved, which the line of settings has too",
+        ),
+        (
+            rb"\b(?:[Cc]heckpoint|[Ww]eights? |safetensors|[Qq]uantiz|[Ll]oad(?:ing|ed)|scaling factors|HF snapshot|local snapshot|model configs?)",
+            "where weights and their formats come from; their size is read from the line that ends the load",
+        ),
+        (
+            rb"\b(?:experimental|EXPERIMENTAL|not fully optimized|might cause|may (?:inflate|take|experience)|Caution|in case of|Please |To silence)",
+            "advice, which is data and no instruction",
+        ),
+        (
+            rb"\b(?:template|tokenizer|[Pp]rocessor|LoRA|adapter|mm_hashes|[Mm]ultimodal|Encoder)\b",
+            "tokenizer, templates, adapters and media, not memory or speed",
+        ),
+        (
+            rb"(?:\b[Rr]eq(?:uest)? |\brid\b|[Aa]bort|[Ss]ession|RPC|rpc|[Ss]treaming backlog|input \()",
+            "fate of single requests",
+        ),
+        (
+            rb"(?:all-reduce|AllReduce|TCPStore|IB devices|transfer (?:backend|engine)|TransferEngine|numa|NUMA|[Pp]ort|Launch DP|[Pp]re-warm|Registering|bound on)",
+            "network, collectives and places, not memory or speed",
+        ),
+        (
+            rb"^(?:Using |Use |Detected |Setup |Hybrid |Dual chunk|DSV4 |HiSparse |Mega|DeepEP|Found |Pulling )",
+            "choice of kernels and shapes",
+        ),
+    )
+)
+"""What the engine's own logger remarks on in passing; only a line without a GB figure and without a failure is asked."""
+
+
 def explain(line: bytes) -> str | None:
     """Say what a fragment of a log is: the name of its pattern, `failure: KIND`, or `ignorable: REASON`.
 
@@ -216,4 +257,8 @@ def explain(line: bytes) -> str | None:
     for ignorable, reason in IGNORABLE:
         if ignorable.match(says):
             return f"ignorable: {reason}"
+    if stamped is not None and b" GB" not in says and b"rror" not in says:
+        for remark, reason in REMARKS:
+            if remark.search(says):
+                return f"ignorable: {reason}"
     return None

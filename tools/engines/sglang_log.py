@@ -65,6 +65,7 @@ _TRACES: Final = (
     b"SIGQUIT",
     b"sigquit",
     b"scheduler",
+    b"terminated with",
     b"watchdog",
     b"out of memory",
     b"unbalanced",

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tools.engines.sglang_lines import Sign
+from tools.engines.sglang_lines import REMARKS, Sign
 
 LOGGED: Final = re.compile(
     rb"(?:\((?P<who>[\w.-]+)(?: pid=\d+)?\) )?(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) "
@@ -150,6 +150,11 @@ def explain(line: bytes) -> str | None:
     for ignorable, reason in IGNORABLE:
         if ignorable.match(says):
             return f"ignorable: {reason}"
+    logged = LOGGED.match(line)
+    if logged is not None and logged["level"] != b"ERROR" and b"GiB" not in says and b"rror" not in says:
+        for remark, reason in REMARKS:
+            if remark.search(says):
+                return f"ignorable: {reason}"
     return None
 
 

@@ -318,6 +318,7 @@ CAPTURING = (
         (SERVING + b"[2026-11-29 10:05:44] Health check failed. Server couldn't get a response from detokenizer for last 20 seconds. tic start time: 12:00:00.", "health", False),
         (BEGUN + b"RuntimeError: Rank 0 scheduler died during initialization (exit code: -9). If exit code is -9 (SIGKILL), a common cause is the OS OOM killer.", "scheduler_died", True),
         (SERVING + b"[2026-11-29 10:05:44] Subprocess scheduler_0 (pid=123) crashed with exit code -6. Triggering SIGQUIT for cleanup...", "scheduler_died", True),
+        (SERVING + b"[2026-11-29 10:05:44] Scheduler or DataParallelController 123 terminated with -9", "scheduler_died", True),
         (SERVING + b"[2026-11-29 10:05:44 TP0] Decode out of memory. Try to lower your batch size.", "kv_pool_exhausted", True),
         (BEGUN + b"[2026-11-29 10:05:44] Initialization failed. warmup error: Traceback (most recent call last):", "warm_up_failed", True),
         (BEGUN + b"RuntimeError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes. pre_model_load_memory=1", "unbalanced_memory", True),
@@ -334,6 +335,34 @@ def test_each_kind_of_failure_is_told_apart(text, kind, fatal):
     assert facts is not None
     assert [(kind, fatal)] == [(failure.kind, failure.fatal) for failure in facts.failures]
     assert facts.failures[0].line in text.decode()
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        "FlashMLA only supports a page_size of 64, change page_size to 64.",
+        "Pipeline parallelism is incompatible with overlap schedule.",
+        "Loaded weights from remote storage in 3.10 seconds.",
+        "EXPERIMENTAL: Radix cache is enabled for decode server",
+        "DeepEP MoE is enabled. The expert parallel size is adjusted to be the same as the tensor parallel size[8].",
+    ],
+)
+def test_remarks_of_the_engine_are_ignorable_for_a_reason(says):
+    """Lines that other launches print, as the engine's source has them."""
+    assert explain(f"[2026-11-29 10:05:44 TP0] {says}".encode()).startswith("ignorable: ")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[2026-11-29 10:05:44] Some figure nobody knows. avail mem=1.00 GB",
+        b"[2026-11-29 10:05:44] An error occurred while weights were loading",
+        b"words without a stamp",
+    ],
+)
+def test_what_nobody_has_thought_of_is_not_waved_through(line):
+    """A memory figure, an error, or somebody else's line stays unknown."""
+    assert explain(line) is None
 
 
 def test_a_full_pool_is_counted_and_no_failure():
