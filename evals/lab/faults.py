@@ -92,7 +92,7 @@ class AbortWedge:
     """
 
     def __init__(
-        self, conditions: Conditions, chance: Random, *, aborts: float = 8, window: float = 2.0, take: float = 1.0
+        self, conditions: Conditions, chance: Random, *, aborts: float = 6, window: float = 2.0, take: float = 1.0
     ) -> None:
         self._on = conditions.overlap
         self._chance = chance

@@ -292,6 +292,7 @@ class Scheduler:
         before = len(self.running)
         self.running += batch
         due = await self._until(due, self._pace.prefill(fresh))
+        await self._stall()
         self._log.rank(
             f"Prefill batch, #new-seq: {len(batch)}, #new-token: {fresh}, #cached-token: {cached},"
             f" {self._usage(counts=False)}, #running-req: {before}, #queue-req: {len(self.waiting)}, #pending-token: 0,"
@@ -327,11 +328,7 @@ class Scheduler:
             raise OutOfMemoryError(needed, self.limits.free, prefill=False)
         due = await self._until(due, step.seconds)
         batch = list(self.running)
-        aborted = sum(ask.aborted for ask in batch)
-        for fault in self._faults:
-            if fault.stalls(aborted, len(batch), self._clock.now()):
-                self._note("stalled", f"{aborted} of {len(batch)} aborted")
-                await asyncio.Event().wait()
+        await self._stall()
         for ask in batch:
             if not ask.settled:
                 self._settle(ask, captured=step.captured)
@@ -344,6 +341,14 @@ class Scheduler:
         self._leave()
         self._retract()
         return due
+
+    async def _stall(self) -> None:
+        """Stop here for good if a fault says so; what it looks at is what was aborted while the pass was in flight."""
+        aborted = sum(ask.aborted for ask in self.running)
+        for fault in self._faults:
+            if fault.stalls(aborted, len(self.running), self._clock.now()):
+                self._note("stalled", f"{aborted} of {len(self.running)} aborted")
+                await asyncio.Event().wait()
 
     def _settle(self, ask: Ask, *, captured: bool) -> None:
         """Fix what a reply will be, at its first decode step."""

@@ -54,11 +54,11 @@ def test_eager_steps_spoil_nothing():
 
 
 def test_a_cascade_wedges_only_with_the_overlap_scheduler():
-    """Eight aborts at once stop the loop with the overlap scheduler on, and never with it off."""
+    """Six aborts at once stop the loop with the overlap scheduler on, and never with it off."""
     for overlap in (True, False):
         (fault,) = build(["abort-wedge"], Conditions(overlap=overlap, environ={}), Random(1))
 
-        assert fault.stalls(12, 32, at=5.0) is overlap
+        assert fault.stalls(6, 32, at=5.0) is overlap
 
 
 def test_serial_aborts_do_no_harm():
