@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 import socket
-import subprocess
 import sys
 import time
 
@@ -73,7 +74,7 @@ def test_the_listener_is_told_by_its_descent(site) -> None:
     assert seen.listener.process.identity != seen.process.identity
     assert seen.listener.process.environ == {"LEVEL": "8"}
     assert "http.server" in seen.listener.process.argv
-    subprocess.run(["pkill", "-P", str(seen.process.pid)], check=True)
+    os.kill(seen.listener.process.pid, signal.SIGKILL)
     site.serve("stop")
     observe_until(site, "nobody", port)
     with socket.create_server(("127.0.0.1", port)):
