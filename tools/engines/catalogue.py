@@ -85,8 +85,8 @@ def check_value(knob: Knob, text: str) -> str | None:
     if knob.value == "json":
         try:
             json.loads(text)
-        except ValueError as problem:
-            return f"{text!r} is no JSON, which {knob.name} takes: {problem}."
+        except (ValueError, RecursionError) as problem:
+            return f"{text[:200]!r} is no JSON, which {knob.name} takes: {problem}."
     return None
 
 

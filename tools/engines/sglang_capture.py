@@ -26,6 +26,8 @@ GRAPH_PRIOR: Final = (0.5 * _MIB, 16 * _MIB)
 SECONDS_PRIOR: Final = (0.12, 3.3)
 """Seconds for each graph where nothing was measured here. Recorded 0.13 to 0.35 (dense) and 2.9 (MoE, cold kernels);
 published up to 3.0 for DeepSeek-V4."""
+LARGEST: Final = 1 << 16
+"""Size beyond which nothing is listed: a figure in a damaged log must not fill our memory."""
 _ROUNDING: Final = 0.01
 """GB by which a difference of two of the engine's figures can be off, each being rounded to 0.01."""
 _REPEATABLE: Final = 0.05
@@ -60,7 +62,7 @@ def capture_list(
     """Batch sizes that SGLang captures for decode, ascending.
 
     Args:
-        max_bs: `cuda-graph-max-bs`.
+        max_bs: `cuda-graph-max-bs`; counted up to `LARGEST`.
         speculative: Whether any speculative decoding is on, which makes the list denser.
         padding_disabled: `disable-cuda-graph-padding`: every size.
         max_running: Running requests of one data-parallel worker; sizes above it are dropped and it becomes the last.
@@ -69,6 +71,7 @@ def capture_list(
     """
     if max_bs < 1:
         return ()
+    max_bs = min(max_bs, LARGEST)
     if padding_disabled:
         sizes = list(range(1, max_bs + 1))
     elif speculative:

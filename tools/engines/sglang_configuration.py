@@ -254,7 +254,7 @@ def prefill_list(max_tokens: int) -> tuple[int, ...]:
         *range(288, 513, 32),
         *range(576, 1025, 64),
         *range(1280, 4097, 256),
-        *range(4608, max_tokens + 1, 512),
+        *range(4608, min(max_tokens, 1 << 20) + 1, 512),
     ]
     return tuple(size for size in sizes if size <= max_tokens)
 

@@ -117,10 +117,19 @@ def compare(
                 drifts.append(_drift(name, "not_reported", meant, is_now, was))
             elif is_now != meant:
                 drifts.append(_drift(name, "did_not_take", meant, is_now, was))
-        elif name not in changed and was is not None and is_now is not None and is_now != was:
+        elif name not in changed and was is not None and is_now is not None and not _same(is_now, was):
             drifts.append(_drift(name, "moved", meant, is_now, was, _coupled(by_name.get(name), by_name, changed)))
     order = {"did_not_take": 0, "not_reported": 1, "moved": 2}
     return tuple(sorted(drifts, key=lambda drift: order[drift.kind]))
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether two values are the same, or whole numbers that the engine resolved from memory to within 1 %."""
+    if one == other:
+        return True
+    if not (one.isdecimal() and other.isdecimal() and max(len(one), len(other)) <= 15):
+        return False
+    return min(int(one), int(other)) >= 1000 and abs(int(one) - int(other)) <= 0.01 * max(int(one), int(other))
 
 
 def _coupled(knob: Knob | None, by_name: Mapping[str, Knob], changed: Collection[str]) -> str | None:

@@ -14,7 +14,7 @@ from agent.domain import Forecast, ForecastRow, Interval
 from tools.engines.catalogue import knob_named
 from tools.engines.facts import Capture, StartupFacts
 from tools.engines.restart_time import restart_seconds
-from tools.engines.sglang_capture import DecodeCost, Span, comparable, decode_cost, outward
+from tools.engines.sglang_capture import LARGEST, DecodeCost, Span, comparable, decode_cost, outward
 from tools.engines.sglang_configuration import sizes_in
 
 _DEFAULT_SHARE: Final = 0.92
@@ -30,6 +30,7 @@ _MODELLED: Final = frozenset(
 
 def capture_list(largest: int) -> tuple[int, ...]:
     """Batch sizes that vLLM 0.24.0 captures up to a largest one, ascending (config/vllm.py:1640-1800)."""
+    largest = min(largest, LARGEST)
     sizes = [1, 2, 4, *range(8, min(largest + 1, 256), 8), *range(256, largest + 1, 16)]
     return tuple(size for size in sizes if size <= largest)
 

@@ -1,8 +1,10 @@
 """The knob catalogue says what an operator may set, and how each version spells it."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tools.engines.catalogue import check_value, in_force, knob_named, knobs, spellings
+from tools.engines.catalogue import canonical, check_value, in_force, knob_named, knobs, spellings
 
 
 @pytest.mark.parametrize(("engine", "least"), [("sglang", 40), ("vllm", 25)])
@@ -116,6 +118,19 @@ def test_a_bad_value_is_said_in_one_sentence(name, text, says):
         assert problem is not None
         assert says in problem
         assert problem.endswith(".")
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=st.text(max_size=60) | st.just("[" * 100_000) | st.just("-" * 5000), index=st.integers(0, 1000))
+def test_any_text_is_judged(text, index):
+    """Whatever somebody types, the answer is fine or one sentence, for every knob."""
+    catalogue = knobs("sglang") + knobs("vllm")
+    knob = catalogue[index % len(catalogue)]
+
+    problem = check_value(knob, text)
+
+    assert problem is None or problem.endswith(".")
+    assert isinstance(canonical(knob, text), str)
 
 
 @pytest.mark.parametrize(

@@ -249,6 +249,14 @@ def test_a_start_without_prefill_capture_is_shorter():
         assert covers(found.restart_seconds, seconds)
 
 
+def test_a_damaged_figure_does_not_fill_memory():
+    """A log that names a largest batch of a quadrillion is forecast from like any other."""
+    damaged = SEED.model_copy(update={"settings": {"cuda_graph_max_bs": "1000000000000000"}})
+
+    assert forecast(facts=damaged, change={"max-running-requests": None}, floor_gb=6.0).rows
+    assert len(capture_list(10**15)) < 5000
+
+
 def test_what_is_not_worked_out_is_said_to_be_unsure():
     """Figures measured with other kernels do not carry over, so there is no number."""
     found = forecast(facts=facts_of("q_bs96"), change={"attention-backend": "fa3"}, floor_gb=6.0)
