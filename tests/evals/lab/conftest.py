@@ -30,6 +30,7 @@ TOOLS = [tool("rack"), tool("owner"), tool("power_budget")]
 
 
 CONNECTIONS = []
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Player:
@@ -45,7 +46,7 @@ class Player:
             self.base + path, data=data, method=method, headers={"Content-Type": "application/json"}
         )
         try:
-            with urllib.request.urlopen(request, timeout=timeout) as answer:
+            with DIRECT.open(request, timeout=timeout) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as refusal:
             with refusal:
@@ -63,7 +64,7 @@ class Player:
             data=json.dumps({**body, "stream": True}).encode(),
             headers={"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with DIRECT.open(request, timeout=60) as answer:
             return [line[6:].strip() for line in answer.read().decode().splitlines() if line.startswith("data: ")]
 
     def begin(self, **body):

@@ -5,7 +5,6 @@ import re
 import socket
 import subprocess
 import sys
-import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -104,7 +103,8 @@ def pair(request, tmp_path_factory, until):
     until(lambda: process.poll() is not None or b"fired up" in log.read_bytes())
     info = None
     if process.poll() is None:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/server_info", timeout=30) as answer:
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with direct.open(f"http://127.0.0.1:{port}/server_info", timeout=30) as answer:
             info = json.load(answer)
     process.kill()
     process.wait()

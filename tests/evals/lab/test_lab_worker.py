@@ -4,6 +4,8 @@ import json
 import re
 from pathlib import Path
 
+import httpx
+import openai
 import pytest
 
 from evals.lab import ground
@@ -135,6 +137,30 @@ def test_a_stream_has_the_engines_chunks(worker):
     assert usage["choices"] == []
     assert usage["usage"]["total_tokens"] == usage["usage"]["prompt_tokens"] + usage["usage"]["completion_tokens"]
     assert {chunk["model"] for chunk in (first, *middle, finish, usage)} == {"m"}
+
+
+def test_openais_own_client_understands_it(worker):
+    """An unmodified OpenAI client reads the stream, puts the tool call together and gets its usage."""
+    with (
+        httpx.Client(trust_env=False) as direct,
+        openai.OpenAI(base_url=f"{worker.player.base}/v1", api_key="none", http_client=direct) as client,
+    ):
+        assert [model.id for model in client.models.list()] == ["deepseek-v4-flash"]
+        with client.chat.completions.create(
+            model="deepseek-v4-flash",
+            messages=ORDER,
+            tools=[TOOL],
+            max_tokens=100,
+            stream=True,
+            stream_options={"include_usage": True},
+        ) as stream:
+            chunks = list(stream)
+    calls = [call for chunk in chunks if chunk.choices for call in chunk.choices[0].delta.tool_calls or []]
+
+    assert calls[0].function.name == "set_rack"
+    assert json.loads("".join(call.function.arguments for call in calls)) == {"node": "n1", "rack": "r12"}
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "tool_calls"
+    assert chunks[-1].usage.completion_tokens > len(calls)
 
 
 def test_an_answer_in_one_piece(worker):
