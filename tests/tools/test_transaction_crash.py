@@ -8,6 +8,7 @@ every action everywhere.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -177,3 +178,33 @@ def test_three_deaths_in_a_row_still_end_with_the_old_worker(site) -> None:
     assert tried.calls["undo"]().state == "undone"
     assert site.script.read_bytes() == site.old
     assert site.process().argv == OLD_RUNS
+
+
+@pytest.mark.parametrize("then", ["restart", "undo"])
+def test_a_restart_command_that_outlived_its_helper_is_waited_for(site, then) -> None:
+    """The helper dies while the restart command works: the next call waits for it, and no second one races it."""
+    tried = attempt(site, "r-1")
+    for name in ("open", "edit"):
+        tried.calls[name]()
+    number = next(number for number, action in listed(site, tried.calls["restart"]) if action == "wait")
+    reset(site, "r-1")
+    tried, restarts = attempt(site, "r-2"), site.restarts
+    for name in ("open", "edit"):
+        tried.calls[name]()
+    (site.folder / "slow").write_text("1")
+    with site.crash_at(number), pytest.raises(NoAnswer):
+        tried.calls["restart"]()
+    (site.folder / "slow").unlink()
+    token = site.writer.lease("r-2", 60).token
+    if then == "restart":
+        execution = site.writer.step(token, "r-2", "restart")
+        assert execution.journal[-1].detail["found"] is True
+        assert site.restarts == restarts + 1
+    else:
+        execution = site.writer.undo(token, "r-2")
+        assert site.restarts == restarts + 2
+    running = site.process()
+    assert running.argv == (NEW_RUNS if then == "restart" else OLD_RUNS)
+    assert running.identity == execution.after.identity
+    time.sleep(1.2)
+    assert site.process().identity == running.identity

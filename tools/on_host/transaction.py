@@ -874,6 +874,7 @@ class Service:
         with contextlib.suppress(BrokenPipeError):
             child.stdin.write(b"go\n")
             child.stdin.close()
+        self.disk.mark("wait", label)
         try:
             status: int | None = child.wait(self.restart_seconds)
         except subprocess.TimeoutExpired:
