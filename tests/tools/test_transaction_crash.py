@@ -194,7 +194,6 @@ def test_a_restart_command_that_outlived_its_helper_is_waited_for(site, then) ->
     (site.folder / "slow").write_text("1")
     with site.crash_at(number), pytest.raises(NoAnswer):
         tried.calls["restart"]()
-    (site.folder / "slow").unlink()
     token = site.writer.lease("r-2", 60).token
     if then == "restart":
         execution = site.writer.step(token, "r-2", "restart")
