@@ -96,7 +96,10 @@ def read_log(lines: Iterable[bytes], *, version: str | None = None, earlier: int
     for count, line in enumerate(lines, 1):
         if line[-6:] == b"200 OK" and line.find(b"INFO: ", 0, 110) >= 0 and b" GB" not in line:
             continue
-        take(line, count)
+        if line.find(b"] Decode batch", 20, 64) > 0 and line.find(b"[20", 1) < 0 and line[:1] == b"[":
+            reader.current().decode(line)
+        else:
+            take(line, count)
     start = reader.start
     return Log(
         starts=reader.starts,
@@ -127,7 +130,7 @@ class _Reader:
         if key == b"INFO" and not line.startswith(b"Uvic", begin + 10):
             return
         if key == b"Deco" and line.startswith(b"Decode batch", begin):
-            self._current().decode(line)
+            self.current().decode(line)
             return
         kinds = _KINDS.get(key)
         if kinds is None:
@@ -157,7 +160,7 @@ class _Reader:
         says = message.says
         for sign in FAILURES:
             if sign.mark in says and sign.pattern.match(says):
-                self._current().failed(sign.kind, sign.fatal, message)
+                self.current().failed(sign.kind, sign.fatal, message)
                 return
 
     def _understood(self, kind: str, found: re.Match[bytes], message: Message) -> None:
@@ -172,9 +175,10 @@ class _Reader:
                 self.earlier.append(self.start)
             self.start = Start()
             self.starts += 1
-        self._current().take(kind, found, message)
+        self.current().take(kind, found, message)
 
-    def _current(self) -> Start:
+    def current(self) -> Start:
+        """The start that lines belong to now; one is opened where none has begun."""
         if self.start is None:
             self.start = Start()
         return self.start

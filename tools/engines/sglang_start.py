@@ -54,21 +54,23 @@ class Start:
         self._figures: dict[str, Any] = {}
         self._ranks: set[bytes] = set()
         self._batches: deque[bytes] = deque(maxlen=LAST_BATCHES)
-        self._serving = {"captured_lines": 0, "eager_lines": 0, "largest_captured": 0, "largest_batch": 0}
+        self._captured_lines = 0
+        self._eager_lines = 0
+        self._seen: set[tuple[bytes, bool]] = set()
         self._prefills = {"largest_prefill_tokens": 0, "prefill_batches": 0, "retractions": 0}
         self._limited = False
 
     def decode(self, line: bytes) -> None:
         """Take a progress line of decoding, of which most is left for later."""
         captured = b"cuda graph: True" in line
-        self._serving["captured_lines" if captured else "eager_lines"] += 1
-        at = line.find(b"#running-req: ")
-        size = line[at + 14 : at + 20].split(b",", 1)[0]
-        if at >= 0 and size.isdigit():
-            running = int(size)
-            self._serving["largest_batch"] = max(self._serving["largest_batch"], running)
-            if captured:
-                self._serving["largest_captured"] = max(self._serving["largest_captured"], running)
+        if captured:
+            self._captured_lines += 1
+        else:
+            self._eager_lines += 1
+        at = line.find(b"#running-req: ", 20) + 14
+        size = line[at : line.find(b",", at)] if at > 13 else b""
+        if (size, captured) not in self._seen and size.isdigit() and len(size) <= 5:
+            self._seen.add((size, captured))
         self._batches.append(line)
 
     def take(self, kind: str, found: re.Match[bytes], message: Message) -> None:  # noqa: C901, PLR0912 - one branch a kind of line
@@ -162,7 +164,14 @@ class Start:
             captures=tuple(capture.noun() for capture in self._captures.values()),
             ready=self.is_ready,
             log_seconds=seconds_between(figures.get("begun_at"), figures.get("ready_at")),
-            serving=Serving(**self._serving, **self._prefills, last=tuple(_batches(self._batches))),
+            serving=Serving(
+                captured_lines=self._captured_lines,
+                eager_lines=self._eager_lines,
+                largest_captured=max((int(size) for size, captured in self._seen if captured), default=0),
+                largest_batch=max((int(size) for size, _ in self._seen), default=0),
+                last=tuple(_batches(self._batches)),
+                **self._prefills,
+            ),
             asked_to_stop=self._asked_to_stop,
             failures=tuple(self._failures),
             **figures,
