@@ -123,6 +123,10 @@ class RunTransaction:
         """Take the change back; see `Writer.undo`."""
         return self._writer.undo(self._held, self._run)
 
+    def abandon(self, *, by: str, reason: str) -> Execution:
+        """Settle what could not be undone, on a person's word; see `Writer.abandon`."""
+        return self._writer.abandon(self._held, self._run, by=by, reason=reason)
+
     def release(self) -> None:
         """Give the lease back, where this process has it."""
         if self._token is not None:

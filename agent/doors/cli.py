@@ -137,6 +137,33 @@ def reject(
 
 
 @app.command()
+def settle(
+    run: Annotated[str, typer.Argument(help="The run whose change could not be taken back.")],
+    reason: Annotated[str, typer.Option(help="What you found and what you did about it.")],
+    as_json: Json = False,
+) -> None:
+    """Say that you have put right by hand what could not be taken back; the worker is free for changes again."""
+    settings = _settings()
+    with open_store(settings) as store:
+        row = store.run(run)
+    if row is None:
+        raise UnknownRun(f"There is no run {run!r}.", "See prudent history.")
+    if row.ended is None:
+        raise UnknownRun(f"Run {run} has not ended.", f"Let it finish, or: prudent resume {run}")
+    with assemble(settings, row.request.worker, environ=os.environ) as parts:
+        transaction = parts.parts.worker.transaction(run)
+        done = transaction.status()
+        if done is None or done.state != "undo_failed":
+            raise UnknownRun(f"There is nothing to settle in run {run}.", f"See prudent show {run}.")
+        transaction.abandon(by=getpass.getuser(), reason=reason)
+        transaction.release()
+    if as_json:
+        _print_json({"run": run, "settled_by": getpass.getuser(), "reason": reason})
+    else:
+        _console().print(f"Settled: worker {row.request.worker} is free for changes again.")
+
+
+@app.command()
 def history(worker: WorkerName = None, limit: int = 20, as_json: Json = False) -> None:
     """List what was asked and what came of it, the newest first."""
     settings = _settings()

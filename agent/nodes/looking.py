@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from agent.domain import Evidence, Knob
+from agent.domain import Evidence, Execution, Knob
 from agent.errors import HostError, Refused, RunInFlight
 from agent.nodes.notebook import Notebook
 from agent.reasoning.reasoner import Tool
@@ -78,9 +78,14 @@ def observe(snapshot: Snapshot, parts: Parts, notebook: Notebook) -> None:
         RunInFlight: another run holds the worker, or one was never settled.
     """
     held = snapshot.execution
-    if held is not None and held.state in {"open", "undo_failed"}:
+    if held is not None and held.state == "undo_failed" and not _abandoned(held):
         raise RunInFlight(
-            f"Run {held.transaction} is not settled on worker {parts.name} ({held.state.replace('_', ' ')}).",
+            f"The change of run {held.transaction} on worker {parts.name} could not be taken back.",
+            f"Put the worker right by hand, then say so with: prudent settle {held.transaction} --reason WHAT-YOU-DID",
+        )
+    if held is not None and held.state == "open":
+        raise RunInFlight(
+            f"Run {held.transaction} is not settled on worker {parts.name}.",
             f"Settle it first with: prudent resume {held.transaction}",
         )
     if snapshot.holder is not None:
@@ -93,6 +98,11 @@ def observe(snapshot: Snapshot, parts: Parts, notebook: Notebook) -> None:
     named = tuple(knob for knob in parts.knobs if knob.name in snapshot.in_force)
     _values(snapshot, parts, notebook, tuple(knob for knob in named if knob.words))
     started(snapshot.facts, parts, notebook)
+
+
+def _abandoned(execution: Execution) -> bool:
+    """Whether a person has settled a transaction whose undo failed."""
+    return any(entry.event == "abandoned" for entry in execution.journal)
 
 
 def started(facts: StartupFacts | None, parts: Parts, notebook: Notebook) -> list[Evidence]:

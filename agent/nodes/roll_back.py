@@ -138,6 +138,7 @@ def _lost(verdict: Verdict, plan: Plan, why: str) -> Verdict:
         reopen_when=verdict.reopen_when,
         remedy=(
             f"Look at {plan.worker} on {plan.host} now: the script {plan.backup_of}, its process and its log. "
-            f"The host keeps the backup; prudent show {plan.run} has the journal."
+            f"prudent show {plan.run} has the journal. "
+            f"Once it is right: prudent settle {plan.run} --reason WHAT-YOU-DID"
         ),
     )

@@ -297,6 +297,36 @@ def test_the_host_takes_back_what_a_dead_agent_left(quick):
     assert any(entry["by"] == "watchdog" for entry in record["execution"]["journal"])
 
 
+def test_somebody_elses_edit_is_never_overwritten(quick):
+    """The script is edited by hand while the change is verified: nothing is put over it, and a person is called."""
+    theirs = b""
+    asking = quick.start("ask", "turn on the overlap scheduler", "--json")
+    record = None
+    for line in asking.stdout:
+        event = json.loads(line)
+        if event["kind"] == "plan":
+            quick.say("approve", event["plan"]["run"])
+        if event["kind"] == "check" and event["text"].startswith("candidate") and not theirs:
+            theirs = quick.ground.script.read_bytes() + b"# mine\n"
+            quick.ground.script.write_bytes(theirs)
+        if event["kind"] == "record":
+            record = event["record"]
+    asking.communicate()
+
+    assert asking.returncode == 13
+    assert (record["verdict"]["decision"], record["verdict"]["state"]) == ("needs_human", "unknown")
+    assert quick.ground.script.read_bytes() == theirs
+
+    blocked = quick.ask("set max running requests to 128", decide=())
+    assert blocked.status == 26
+    assert f"prudent settle {record['run']}" in blocked.record["verdict"]["remedy"]
+
+    quick.ground.script.write_bytes(quick.original)
+    quick.restart()
+    assert quick.say("settle", record["run"], "--reason", "put the script back").status == 0
+    assert quick.ask("bump cuda graphs to 32", decide=()).status == 15
+
+
 def _chat(port: int, stop: threading.Event) -> None:
     """A user who keeps talking to the worker."""
     body = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 64, "ignore_eos": True}

@@ -200,3 +200,31 @@ def test_outside_text_is_quoted_as_data(serve):
     told = model.asked[1]["messages"][-1]["content"]
     assert told.startswith("e2 (outside) [worker.log]: ")
     assert json.loads(told.partition(": ")[2]) == planted.what
+
+
+@pytest.mark.slow
+def test_a_run_asks_the_model_of_the_settings(serve, quick):
+    """Through the command line: the model looks at the live worker and answers, and the record says who did."""
+    report = {"kind": "question", "answer": "256 requests may run at once.", "cites": ["e1"]}
+    model = serve(
+        _calls(("effective_values", {"knobs": ["max-running-requests"]})), _calls(("report_understanding", report))
+    )
+
+    said = quick.ask(QUESTION.text, decide=(), environ={"PRUDENT_MODEL_URL": model.url, "PRUDENT_MODEL": "scripted"})
+
+    assert said.status == 16
+    assert "256 requests may run at once." in said.record["verdict"]["why"]
+    assert said.record["evidence"][0]["id"] == "e1"
+    assert not said.record["notes"]
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_without_its_model(serve, quick):
+    """The endpoint is gone: the rules carry the run, and the record says so."""
+    environ = {"PRUDENT_MODEL_URL": "http://127.0.0.1:9/v1", "PRUDENT_MODEL": "gone"}
+
+    said = quick.ask("bump cuda graphs to 96", decide=("reject",), environ=environ)
+
+    assert said.status == 14
+    assert any("gone" in note for note in said.record["notes"])
+    assert said.record["risk"]["by"] == "rules"
