@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from evals.lab.ask import Ask
 from evals.lab.replies import Token
-from evals.lab.scheduler import Ask
 
 
 class ChatWriter:

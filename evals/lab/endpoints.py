@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
 from aiohttp import web
 
+from evals.lab.answers import Answers
 from evals.lab.arguments import VERSION, Launch
-from evals.lab.chat import ChatWriter
+from evals.lab.ask import Ask
+from evals.lab.bodies import answer, read
 from evals.lab.clock import Clock
-from evals.lab.conversation import Conversation, tokens, understand
+from evals.lab.conversation import Conversation
 from evals.lab.log import Log
 from evals.lab.memory import Allocation, context_length
 from evals.lab.metrics import Metrics
-from evals.lab.replies import Reply, Token, reply
-from evals.lab.scheduler import Ask, QueueFullError, Scheduler
+from evals.lab.replies import Reply, Token
+from evals.lab.scheduler import Scheduler
 from evals.lab.specimen import Specimen
 
 HEALTH_TIMEOUT = 20.0
@@ -70,11 +71,11 @@ class Endpoints:
         self._clock = clock
         self._log = log
         self._metrics = metrics
-        self._chance = chance
+        self.answers = Answers(launch, specimen, scheduler, clock, chance)
+        """The endpoints that generate."""
         self._context = context_length(launch.arguments, specimen)
         self._model = launch.arguments["served_model_name"]
         self._born = int(time.time())
-        self._open: dict[str, Ask] = {}
 
     def application(self) -> web.Application:
         """The routes, with the engine's access log and error shapes around them."""
@@ -95,8 +96,8 @@ class Endpoints:
         if self._launch.arguments["enable_metrics"]:
             get["/metrics"] = self.metrics
         post: dict[str, Handler] = {
-            "/v1/chat/completions": self.chat,
-            "/generate": self.generate,
+            "/v1/chat/completions": self.answers.chat,
+            "/generate": self.answers.generate,
             "/abort_request": self.abort_request,
             "/flush_cache": self.flush_cache,
         }
@@ -105,11 +106,6 @@ class Endpoints:
         for path, handler in post.items():
             made.router.add_post(path, handler)
         return made
-
-    @property
-    def open_requests(self) -> list[str]:
-        """Ids of requests that have not been answered to the end."""
-        return list(self._open)
 
     @web.middleware
     async def _shape(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -120,9 +116,9 @@ class Endpoints:
         try:
             return await handler(request)
         except web.HTTPNotFound:
-            return _answer({"detail": "Not Found"}, status=404)
+            return answer({"detail": "Not Found"}, status=404)
         except web.HTTPMethodNotAllowed:
-            return _answer({"detail": "Method Not Allowed"}, status=405)
+            return answer({"detail": "Method Not Allowed"}, status=405)
         finally:
             self._metrics.add("http_requests_active", -1, method=method, endpoint=endpoint)
 
@@ -140,13 +136,13 @@ class Endpoints:
         )
 
     def _deprecated(self, handler: Handler, old: str, new: str) -> Handler:
-        async def answer(request: web.Request) -> web.StreamResponse:
+        async def warned(request: web.Request) -> web.StreamResponse:
             self._log.server(
                 f"Endpoint '{old}' is deprecated and will be removed in a future version. Please use '{new}' instead."
             )
             return await handler(request)
 
-        return answer
+        return warned
 
     # ------------------------------------------------------------------------------------------- state
 
@@ -184,7 +180,7 @@ class Endpoints:
     async def model_info(self, request: web.Request) -> web.Response:
         """What model is served."""
         arguments = self._launch.arguments
-        return _answer(
+        return answer(
             {
                 "model_path": arguments["model_path"],
                 "tokenizer_path": arguments["tokenizer_path"],
@@ -214,7 +210,7 @@ class Endpoints:
             "memory_usage": self._memory(),
             "effective_max_running_requests_per_dp": self._allocation.requests,
         }
-        return _answer(
+        return answer(
             {
                 **arguments,
                 "status": "ready",
@@ -248,7 +244,7 @@ class Endpoints:
             "parent": None,
             "max_model_len": self._context,
         }
-        return _answer({"object": "list", "data": [card]})
+        return answer({"object": "list", "data": [card]})
 
     async def loads(self, request: web.Request) -> web.Response:
         """How busy the loop is right now."""
@@ -276,7 +272,7 @@ class Endpoints:
             }
         if wanted & {"queues", "all"}:
             load["queues"] = {"waiting": len(self._scheduler.waiting), "grammar": 0, "paused": 0, "retracted": 0}
-        return _answer(
+        return answer(
             {
                 "timestamp": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
                 "version": VERSION,
@@ -304,231 +300,9 @@ class Endpoints:
 
     async def abort_request(self, request: web.Request) -> web.Response:
         """Abort by prefix of the request id, or everything."""
-        body = await _json(request)
+        body = await read(request)
         prefix = str(body.get("rid") or "")
         if prefix or body.get("abort_all"):
             for ask in self._scheduler.find("" if body.get("abort_all") else prefix):
                 self._scheduler.abort(ask)
         return web.Response()
-
-    # ---------------------------------------------------------------------------------------- answers
-
-    async def chat(self, request: web.Request) -> web.StreamResponse:
-        """OpenAI's chat completions."""
-        try:
-            body = await _json(request)
-            conversation = _chatted(body)
-            most = _whole(body, "max_completion_tokens", "max_tokens", default=self._context - conversation.length - 1)
-            least = _whole(body, "min_tokens", default=0)
-            ask = self._ask(conversation, most=most, least=least, forever=bool(body.get("ignore_eos")))
-        except (KeyError, TypeError, ValueError, AttributeError) as slip:
-            return _error(str(slip) if isinstance(slip, ValueError) else f"Invalid request: {slip!r}", 400)
-        streamed = bool(body.get("stream"))
-        writer = ChatWriter(
-            ask,
-            str(body.get("model") or self._model),
-            int(time.time()),
-            parsed=self._launch.arguments["tool_call_parser"] is not None,
-            call_id=f"call_{self._chance.getrandbits(96):024x}",
-            end_token=self._specimen.end_token,
-        )
-        options = body.get("stream_options") or {}
-        usage = bool(options.get("include_usage") or self._launch.arguments["stream_response_default_include_usage"])
-        with _Tracked(self._open, self._scheduler, ask):
-            try:
-                self._scheduler.submit(ask)
-            except QueueFullError:
-                return await _refused(request, streamed=streamed)
-            if streamed:
-                return await _stream(request, ask, writer, usage=usage)
-            while ask.finish is None:
-                await ask.fresh()
-            return _answer(writer.whole())
-
-    def _ask(self, conversation: Conversation, *, most: int, least: int, forever: bool) -> Ask:
-        """A request for the scheduler.
-
-        Raises:
-            ValueError: it is longer than the context, or asks for no token.
-        """
-        if conversation.length >= self._context:
-            raise ValueError(
-                f"The input ({conversation.length} tokens) is longer than the model's context length"
-                f" ({self._context} tokens)."
-            )
-        if most < 1:
-            raise ValueError(f"max_new_tokens must be at least 1, got {most}.")
-        most = min(most, self._context - conversation.length)
-        rid = f"{self._chance.getrandbits(128):032x}"
-        return Ask(rid, conversation, reply(conversation), most=most, least=min(least, most), forever=forever)
-
-    async def generate(self, request: web.Request) -> web.StreamResponse:
-        """SGLang's own endpoint."""
-        try:
-            body = await _json(request)
-            conversation = _prompted(body)
-            sampling = body.get("sampling_params") or {}
-            ask = self._ask(
-                conversation,
-                most=_whole(sampling, "max_new_tokens", default=128),
-                least=_whole(sampling, "min_new_tokens", default=0),
-                forever=bool(sampling.get("ignore_eos")),
-            )
-            ask.rid = str(body.get("rid") or ask.rid)
-        except (KeyError, TypeError, ValueError, AttributeError) as slip:
-            return _error(str(slip), 400)
-        with _Tracked(self._open, self._scheduler, ask):
-            try:
-                self._scheduler.submit(ask)
-            except QueueFullError:
-                return await _refused(request, streamed=bool(body.get("stream")))
-            if not body.get("stream"):
-                while ask.finish is None:
-                    await ask.fresh()
-                return _answer(self._generated(ask))
-            response = await _opened(request)
-            while ask.finish is None:
-                await ask.fresh()
-                await response.write(f"data: {json.dumps(self._generated(ask), ensure_ascii=False)}\n\n".encode())
-            await response.write(b"data: [DONE]\n\n")
-            return response
-
-    def _generated(self, ask: Ask) -> dict[str, Any]:
-        """What has been generated so far, in the engine's own shape."""
-        finish: dict[str, Any] | None = None
-        if ask.finish == "length":
-            finish = {"type": "length", "length": ask.most}
-        elif ask.finish == "abort":
-            finish = {"type": "abort", "message": "Unknown error", "status_code": None, "err_type": None}
-        elif ask.finish:
-            finish = {"type": "stop", "matched": self._specimen.end_token}
-        return {
-            "text": "".join(token.text for token in ask.produced),
-            "output_ids": [sum(token.text.encode()) % self._specimen.vocabulary for token in ask.produced],
-            "meta_info": {
-                "id": ask.rid,
-                "finish_reason": finish,
-                "prompt_tokens": ask.conversation.length,
-                "weight_version": "default",
-                "total_retractions": 0,
-                "completion_tokens": len(ask.produced) + (ask.finish in {"stop", "tool_calls"}),
-                "cached_tokens": ask.cached,
-                "e2e_latency": self._clock.wall(self._clock.now() - ask.arrived),
-            },
-        }
-
-
-class _Tracked:
-    """Keeps a request among the open ones, and aborts it when its client goes away."""
-
-    def __init__(self, among: dict[str, Ask], scheduler: Scheduler, ask: Ask) -> None:
-        self._among = among
-        self._scheduler = scheduler
-        self._ask = ask
-
-    def __enter__(self) -> None:
-        self._among[self._ask.rid] = self._ask
-
-    def __exit__(self, *failure: object) -> None:
-        self._among.pop(self._ask.rid, None)
-        if self._ask.finish is None:
-            self._scheduler.abort(self._ask)
-
-
-async def _opened(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
-    await response.prepare(request)
-    return response
-
-
-async def _stream(request: web.Request, ask: Ask, writer: ChatWriter, *, usage: bool) -> web.StreamResponse:
-    """Send tokens as they come."""
-    response = await _opened(request)
-    first = True
-    while True:
-        new = await ask.fresh()
-        data = writer.chunks(new)
-        if first:
-            data = writer.opening() + data
-            first = False
-        if ask.finish is not None:
-            await response.write(data + writer.closing(usage=usage))
-            return response
-        if data:
-            await response.write(data)
-
-
-async def _refused(request: web.Request, *, streamed: bool) -> web.StreamResponse:
-    """The queue is full: 503, or an error event in a stream."""
-    document = {
-        "object": "error",
-        "message": "The request queue is full.",
-        "type": "503",
-        "param": None,
-        "code": 503,
-    }
-    if not streamed:
-        return _answer(document, status=503)
-    response = await _opened(request)
-    await response.write(f"data: {json.dumps({'error': document})}\n\ndata: [DONE]\n\n".encode())
-    return response
-
-
-def _answer(document: object, *, status: int = 200) -> web.Response:
-    """A JSON answer, written as tightly as the engine writes it."""
-    body = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    return web.Response(body=body.encode(), status=status, content_type="application/json")
-
-
-def _error(message: str, status: int) -> web.Response:
-    kind = "BadRequest" if status == 400 else str(status)
-    document = {"object": "error", "message": message, "type": kind, "param": None, "code": status}
-    return _answer(document, status=status)
-
-
-def _chatted(body: Mapping[str, Any]) -> Conversation:
-    """The conversation of a chat request.
-
-    Raises:
-        ValueError: it has no messages.
-    """
-    messages = body.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise ValueError("Messages cannot be empty.")
-    return understand(messages, [] if body.get("tool_choice") == "none" else body.get("tools") or [])
-
-
-def _prompted(body: Mapping[str, Any]) -> Conversation:
-    """The prompt of a plain request, as a conversation of one turn.
-
-    Raises:
-        ValueError: it has none.
-    """
-    text, ids = body.get("text"), body.get("input_ids")
-    if isinstance(text, str):
-        prompt, length = text, tokens(text)
-    elif isinstance(ids, list):
-        prompt, length = f"{len(ids)} ids {ids[:8]}", len(ids)
-    else:
-        raise ValueError("Either text, input_ids or input_embeds should be provided.")  # noqa: TRY004 - the client's slip
-    return understand([{"role": "user", "content": prompt}])._replace(length=max(length, 1))
-
-
-async def _json(request: web.Request) -> dict[str, Any]:
-    """The body as an object.
-
-    Raises:
-        ValueError: it is none.
-    """
-    body = await request.json()
-    if not isinstance(body, dict):
-        raise ValueError("The body should be a JSON object.")  # noqa: TRY004 - reported to the client, not a type slip
-    return body
-
-
-def _whole(body: Mapping[str, Any], *names: str, default: int) -> int:
-    """The first of the named fields that is set, as a whole number."""
-    for name in names:
-        if body.get(name) is not None:
-            return int(body[name])
-    return default

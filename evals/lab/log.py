@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
+_BAR = " ▏▎▍▌▋▊▉"
+
 
 class Log:
     """Writes to the process's stderr, a line at a time.
@@ -40,3 +42,26 @@ class Log:
 
 def _stamp() -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def progress(words: str, done: int, total: int, seconds: float) -> str:
+    """A progress bar as tqdm draws it.
+
+    Args:
+        words: What stands in front of it; empty: nothing.
+        done: How many are done.
+        total: Of how many.
+        seconds: How long that took, in seconds of life.
+    """
+    eighths = 80 * done // total
+    bar = ("█" * (eighths // 8) + (_BAR[eighths % 8] if eighths % 8 else "")).ljust(10)
+    clock = f"{int(seconds) // 60:02d}:{int(seconds) % 60:02d}"
+    if done:
+        rate = done / seconds if seconds else 0.0
+        left = int(seconds / done * (total - done))
+        pace = f"{left // 60:02d}:{left % 60:02d}, " + (f"{rate:.2f}it/s" if rate >= 1 else f"{1 / rate:.2f}s/it")
+    else:
+        pace = "?, ?it/s"
+    if words == "Multi-thread loading shards":
+        return f"{words}: {100 * done // total:3d}% Completed | {done}/{total} [{clock}<{pace}]"
+    return f"{words + ': ' if words else ''}{100 * done / total:3.0f}%|{bar}| {done}/{total} [{clock}<{pace}]"

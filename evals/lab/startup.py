@@ -5,13 +5,14 @@ Figures in the lines are life's (`elapsed=27.31 s`); the time in front of a line
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
 from evals.lab.arguments import Launch, shown
 from evals.lab.clock import Clock
-from evals.lab.log import Log
+from evals.lab.failures import no_graph, no_pool, no_workspace
+from evals.lab.log import Log, progress
 from evals.lab.memory import Allocation, allocate, context_length, first_graph, prefill_plan, static_buffers, truncated
 from evals.lab.specimen import Specimen
 
@@ -26,13 +27,6 @@ _PREFILL_GRAPH = 0.31
 _POOLS = 0.9
 _WARM_KERNELS = 2.6
 _LAST = 1.2
-_HINTS = """Possible solutions:
-1. set --mem-fraction-static to a smaller value (e.g., 0.8 or 0.7)
-2. set --cuda-graph-max-bs-decode to a smaller value (e.g., 16)
-3. disable decode CUDA graph by --cuda-graph-backend-decode=disabled. (Not recommended. Huge performance loss)
-Open an issue on GitHub https://github.com/sgl-project/sglang/issues/new/choose 
-"""  # noqa: W291 - the engine prints that blank
-_BAR = " ▏▎▍▌▋▊▉"
 
 
 class Started(NamedTuple):
@@ -46,10 +40,6 @@ class Started(NamedTuple):
     """GiB that capture took."""
     free: float
     """GiB that are free now."""
-
-
-class StartError(Exception):
-    """The scheduler's process died; the text is its traceback from the first frame on."""
 
 
 def start(
@@ -157,7 +147,7 @@ def _load(launch: Launch, specimen: Specimen, walk: _Walk, log: Log, chance: Ran
     try:
         allocation = allocate(launch.arguments, specimen)
     except (ValueError, RuntimeError) as failure:
-        raise StartError(_traceback(_POOL_FRAMES, f"{type(failure).__name__}: {failure}")) from failure
+        raise no_pool(failure) from failure
     quantized = f"{specimen.quantization}, " if specimen.quantization else ""
     for rank in ranks:
         log.rank(
@@ -171,9 +161,7 @@ def _load(launch: Launch, specimen: Specimen, walk: _Walk, log: Log, chance: Ran
     for rank in ranks:
         log.rank(f"Memory pool end. avail mem={max(allocation.after_pool, 0.0) + more[rank]:.2f} GB", rank)
     if allocation.after_pool < specimen.cards.workspace:
-        raise StartError(
-            _traceback(_WORKSPACE_FRAMES, f"torch.OutOfMemoryError: {_oom(32 / 1024, allocation.after_pool, specimen)}")
-        )
+        raise no_workspace(allocation.after_pool, specimen)
     return allocation
 
 
@@ -182,7 +170,7 @@ def _shards(specimen: Specimen, walk: _Walk, log: Log) -> float:
     took = 0.0
     for fifth in range(1, 6):
         took += walk.on(_WEIGHTS / 5)
-        log.raw(_bar("Multi-thread loading shards", specimen.shards * fifth // 5, specimen.shards, took))
+        log.raw(progress("Multi-thread loading shards", specimen.shards * fifth // 5, specimen.shards, took))
     return took
 
 
@@ -229,17 +217,17 @@ def _prefill_graphs(launch: Launch, specimen: Specimen, allocation: Allocation, 
     log.ranks(
         f"Capture target prefill CUDA graph begin. backend={backend}, num_tokens={sizes}, avail mem={free:.2f} GB"
     )
-    log.raw(f"\n{_bar('', 0, len(sizes), 0.0)}")
+    log.raw(f"\n{progress('', 0, len(sizes), 0.0)}")
     took = 0.0
     for verb, seconds in (("Compiling", 0.5 * _PREFILL_GRAPH), ("Capturing", 0.5 * _PREFILL_GRAPH)):
         for done, size in enumerate(reversed(sizes)):
             words = f"{verb} num tokens (num_tokens={size}{f' avail_mem={free:.2f} GB' if verb == 'Capturing' else ''})"
-            log.raw(_bar(words, done, len(sizes), took))
+            log.raw(progress(words, done, len(sizes), took))
             took += walk.on(seconds)
             if verb == "Capturing":
                 free -= specimen.prefill_graph_each
             if free < 0:
-                raise StartError(_traceback(_CAPTURE_FRAMES, _capture_failure(0.1, free, specimen, phase="prefill")))
+                raise no_graph(0.1, free, specimen, phase="prefill")
     log.ranks(
         f"Capture target prefill CUDA graph end. elapsed={took:.2f} s, mem usage={allocation.prefill_graphs:.2f} GB,"
         f" avail mem={free:.2f} GB."
@@ -269,17 +257,17 @@ def _capture(
         f" num_tokens_per_bs=1, bs={sizes}, avail mem={free:.2f} GB"
     )
     free -= static_buffers(sizes[-1], specimen)
-    log.raw(f"\n{_bar('', 0, len(sizes), 0.0)}")
+    log.raw(f"\n{progress('', 0, len(sizes), 0.0)}")
     took = 0.0
     for done, size in enumerate(reversed(sizes)):
-        log.raw(_bar(f"Capturing batches (bs={size} avail_mem={max(free, 0.0):.2f} GB)", done, len(sizes), took))
+        log.raw(progress(f"Capturing batches (bs={size} avail_mem={max(free, 0.0):.2f} GB)", done, len(sizes), took))
         first = done == 0
         needed = first_graph(size, launch.arguments, specimen, environ) if first else specimen.graph_each
         if needed > free:
-            raise StartError(_traceback(_CAPTURE_FRAMES, _capture_failure(needed, free, specimen)))
+            raise no_graph(needed, free, specimen)
         took += walk.on(specimen.capture_first if first else specimen.capture_each)
         free -= needed
-        log.raw(_bar(f"Capturing batches (bs={size} avail_mem={free:.2f} GB)", done + 1, len(sizes), took))
+        log.raw(progress(f"Capturing batches (bs={size} avail_mem={free:.2f} GB)", done + 1, len(sizes), took))
     if launch.arguments["tp_size"] > 1:
         log.ranks(f"Registering {2 * len(sizes) * specimen.layers} cuda graph addresses")
     log.ranks(
@@ -287,125 +275,3 @@ def _capture(
         f" mem usage={before - free:.2f} GB, avail mem={free:.2f} GB."
     )
     return free
-
-
-def _capture_failure(needed: float, free: float, specimen: Specimen, *, phase: str = "decode") -> str:
-    """The engine's words for graphs that did not fit, hints included."""
-    hints = _HINTS
-    if phase == "prefill":
-        hints = hints.replace("decode", "prefill").replace("(e.g., 16)", "(e.g., 2048)")
-    what = "cuda graph" if phase == "decode" else "prefill CUDA graph"
-    return f"Exception: Capture {what} failed: {_oom(needed, free, specimen)}\n{hints}"
-
-
-def _oom(needed: float, free: float, specimen: Specimen) -> str:
-    """PyTorch's sentence about memory that is not there; `needed` and `free` in GiB."""
-    free = max(free, 0.0)
-    used = specimen.cards.total - free
-    torch = used - specimen.cards.communication
-    tried = f"{needed:.2f} GiB" if needed >= 1 else f"{needed * 1024:.2f} MiB"
-    left = f"{free:.2f} GiB" if free >= 1 else f"{free * 1024:.2f} MiB"
-    return (
-        f"CUDA out of memory. Tried to allocate {tried}. GPU 0 has a total capacity of {specimen.cards.total:.2f} GiB"
-        f" of which {left} is free. Including non-PyTorch memory, this process has {used:.2f} GiB memory in use. Of the"
-        f" allocated memory {torch:.2f} GiB is allocated by PyTorch, and 38.56 MiB is reserved"
-        " by PyTorch but unallocated. If reserved but unallocated memory is large try setting"
-        " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory"
-        " Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)"
-    )
-
-
-def pass_failure(needed: float, free: float, specimen: Specimen, *, prefill: bool) -> str:
-    """The traceback of a pass that did not fit into what capture left free."""
-    frames = (*_LOOP_FRAMES, _EXTEND_FRAME if prefill else _DECODE_FRAME, _ACTIVATION_FRAME)
-    return _traceback(frames, f"torch.OutOfMemoryError: {_oom(min(needed, needed / 2 + free), free, specimen)}\n")
-
-
-def _bar(words: str, done: int, total: int, seconds: float) -> str:
-    """A progress bar as tqdm draws it."""
-    eighths = 80 * done // total
-    bar = ("█" * (eighths // 8) + (_BAR[eighths % 8] if eighths % 8 else "")).ljust(10)
-    clock = f"{int(seconds) // 60:02d}:{int(seconds) % 60:02d}"
-    if done:
-        rate = done / seconds if seconds else 0.0
-        left = int(seconds / done * (total - done))
-        pace = f"{left // 60:02d}:{left % 60:02d}, " + (f"{rate:.2f}it/s" if rate >= 1 else f"{1 / rate:.2f}s/it")
-    else:
-        pace = "?, ?it/s"
-    if words == "Multi-thread loading shards":
-        return f"{words}: {100 * done // total:3d}% Completed | {done}/{total} [{clock}<{pace}]"
-    return f"{words + ': ' if words else ''}{100 * done / total:3.0f}%|{bar}| {done}/{total} [{clock}<{pace}]"
-
-
-def _traceback(frames: Sequence[tuple[str, int, str, str]], failure: str) -> str:
-    lines = "".join(f'  File "/opt/{path}", line {line}, in {name}\n    {code}\n' for path, line, name, code in frames)
-    return f"Traceback (most recent call last):\n{lines}{failure}"
-
-
-def envelope(traceback: str, log: Log, pid: int) -> Iterator[float]:
-    """What is printed when a scheduler dies while the server starts, and the pauses in between, in seconds of life."""
-    log.rank(f"Scheduler hit an exception: {traceback}\n")
-    yield 0.2
-    log.server("Received sigquit from a child process. It usually means the child failed.")
-    log.server(f"kill_process_tree called: parent_pid={pid}, include_parent=True, pid={pid}")
-
-
-# Frames as the recordings q_oom_mf99 and q_oom_mf999 have them; the model's own are DeepSeek's.
-_INIT_FRAMES = (
-    ("sglang/sglang/srt/managers/scheduler.py", 4211, "run_scheduler_process", "scheduler = Scheduler("),
-    ("sglang/sglang/srt/managers/scheduler.py", 436, "__init__", "self.init_model_worker()"),
-)
-_POOL_FRAMES = (
-    *_INIT_FRAMES,
-    ("sglang/sglang/srt/managers/scheduler.py", 862, "init_model_worker", "self.init_memory_pool()"),
-    (
-        "sglang/sglang/srt/model_executor/model_runner_kv_cache_mixin.py",
-        1012,
-        "init_memory_pool",
-        "self._profile_available_bytes(pre_model_load_memory)",
-    ),
-)
-_BACKEND_FRAMES = (
-    *_INIT_FRAMES,
-    ("sglang/sglang/srt/managers/scheduler.py", 871, "init_model_worker", "self.init_all_attention_backends()"),
-)
-_WORKSPACE_FRAMES = (
-    *_BACKEND_FRAMES,
-    (
-        "sglang/sglang/srt/managers/tp_worker.py",
-        345,
-        "init_attention_backends",
-        "self.model_runner.init_attention_backends()",
-    ),
-    ("sglang/sglang/srt/model_executor/model_runner.py", 867, "init_attention_backends", "self.init_cublas()"),
-    ("sglang/sglang/srt/model_executor/model_runner.py", 2389, "init_cublas", "c = a @ b"),
-)
-_CAPTURE_FRAMES = (
-    *_INIT_FRAMES,
-    ("sglang/sglang/srt/managers/scheduler.py", 874, "init_model_worker", "self.init_cuda_graphs()"),
-    ("sglang/sglang/srt/model_executor/model_runner.py", 2571, "init_decode_cuda_graph", "DecodeCudaGraphRunner(self)"),
-    ("sglang/sglang/srt/model_executor/runner/decode_cuda_graph_runner.py", 611, "__init__", "raise Exception("),
-)
-_LOOP_FRAMES = (
-    ("sglang/sglang/srt/managers/scheduler.py", 4227, "run_scheduler_process", "scheduler.run_event_loop()"),
-    ("sglang/sglang/srt/managers/scheduler.py", 1486, "run_event_loop", "dispatch_event_loop(self)"),
-    ("sglang/sglang/srt/managers/scheduler.py", 1523, "event_loop_normal", "result = self.run_batch(batch)"),
-    ("sglang/sglang/srt/managers/tp_worker.py", 507, "forward_batch_generation", "out = self.model_runner.forward("),
-    ("sglang/sglang/srt/model_executor/model_runner.py", 3065, "_forward_raw", "ret = self.eager_runner.execute("),
-)
-_EXTEND_FRAME = (
-    "sglang/sglang/srt/model_executor/runner/eager_runner.py",
-    345,
-    "_execute_extend",
-    "ret = model_runner.model.forward(",
-)
-_DECODE_FRAME = (
-    "sglang/sglang/srt/model_executor/runner/eager_runner.py",
-    291,
-    "_execute_decode",
-    "ret = model_runner.model.forward(",
-)
-_ACTIVATION_FRAME = (
-    "sglang/sglang/srt/layers/activation.py", 105, "forward_cuda",
-    "out = torch.empty(output_shape, dtype=x.dtype, device=x.device)",
-)  # fmt: skip

@@ -19,13 +19,14 @@ from evals.lab import private
 from evals.lab.arguments import Launch, parse, resolve
 from evals.lab.clock import Clock
 from evals.lab.endpoints import Endpoints
+from evals.lab.failures import StartError, envelope, pass_failure
 from evals.lab.faults import Conditions, build
 from evals.lab.log import Log
 from evals.lab.metrics import Metrics
 from evals.lab.pace import Noise, Pace
 from evals.lab.scheduler import Limits, OutOfMemoryError, Scheduler
 from evals.lab.specimen import SPECIMENS, Specimen
-from evals.lab.startup import Started, StartError, envelope, pass_failure, start
+from evals.lab.startup import Started, start
 
 _WARNING = """{path}:55: UserWarning: 'python -m sglang.launch_server' is still supported, but 'sglang serve' is the \
 recommended entrypoint.
@@ -225,16 +226,16 @@ async def _crash(loop: asyncio.Task[None], specimen: Specimen, clock: Clock, log
 
 async def _drain(endpoints: Endpoints, clock: Clock, log: Log) -> None:
     """Wait for open requests, however long they take; a server that failed its health check does not wait."""
-    while endpoints.open_requests:
+    while endpoints.answers.open_requests:
         if endpoints.status == "UnHealthy":
             log.server("Signal SIGTERM received while health check failed. Force exiting.")
             return
-        left = endpoints.open_requests
+        left = endpoints.answers.open_requests
         log.server(
             f"Gracefully exiting... Remaining number of requests {len(left)}. Remaining requests remaining_rids={left}."
         )
         until = clock.now() + 5.0
-        while endpoints.open_requests and clock.now() < until:
+        while endpoints.answers.open_requests and clock.now() < until:
             await asyncio.sleep(0.02)
 
 

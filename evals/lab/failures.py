@@ -1,0 +1,141 @@
+"""The texts of a worker that does not come up or dies: tracebacks, PyTorch's sentence, hints, and what follows them.
+
+Wording and frames are those of the recordings `q_oom_mf99` and `q_oom_mf999` and of engine facts, section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from evals.lab.log import Log
+from evals.lab.specimen import Specimen
+
+Frame = tuple[str, int, str, str]
+"""File below the root of the installation, line, function, code."""
+_HINTS = """Possible solutions:
+1. set --mem-fraction-static to a smaller value (e.g., 0.8 or 0.7)
+2. set --cuda-graph-max-bs-decode to a smaller value (e.g., 16)
+3. disable decode CUDA graph by --cuda-graph-backend-decode=disabled. (Not recommended. Huge performance loss)
+Open an issue on GitHub https://github.com/sgl-project/sglang/issues/new/choose 
+"""  # noqa: W291 - the engine prints that blank
+
+
+class StartError(Exception):
+    """The scheduler's process died; the text is its traceback from the first frame on."""
+
+
+def no_pool(failure: Exception) -> StartError:
+    """The weights left nothing for the KV pool."""
+    return StartError(_traceback(_POOL_FRAMES, f"{type(failure).__name__}: {failure}"))
+
+
+def no_workspace(free: float, specimen: Specimen) -> StartError:
+    """The pools left nothing for the first matrix product, which wants 32 MiB at a time."""
+    return StartError(_traceback(_WORKSPACE_FRAMES, f"torch.OutOfMemoryError: {_oom(32 / 1024, free, specimen)}"))
+
+
+def no_graph(needed: float, free: float, specimen: Specimen, *, phase: str = "decode") -> StartError:
+    """A graph did not fit: the engine's words, hints included; `needed` and `free` in GiB."""
+    hints = _HINTS
+    if phase == "prefill":
+        hints = hints.replace("decode", "prefill").replace("(e.g., 16)", "(e.g., 2048)")
+    what = "cuda graph" if phase == "decode" else "prefill CUDA graph"
+    failure = f"Exception: Capture {what} failed: {_oom(needed, free, specimen)}\n{hints}"
+    return StartError(_traceback(_CAPTURE_FRAMES, failure))
+
+
+def _oom(needed: float, free: float, specimen: Specimen) -> str:
+    """PyTorch's sentence about memory that is not there; `needed` and `free` in GiB."""
+    free = max(free, 0.0)
+    used = specimen.cards.total - free
+    torch = used - specimen.cards.communication
+    tried = f"{needed:.2f} GiB" if needed >= 1 else f"{needed * 1024:.2f} MiB"
+    left = f"{free:.2f} GiB" if free >= 1 else f"{free * 1024:.2f} MiB"
+    return (
+        f"CUDA out of memory. Tried to allocate {tried}. GPU 0 has a total capacity of {specimen.cards.total:.2f} GiB"
+        f" of which {left} is free. Including non-PyTorch memory, this process has {used:.2f} GiB memory in use. Of the"
+        f" allocated memory {torch:.2f} GiB is allocated by PyTorch, and 38.56 MiB is reserved"
+        " by PyTorch but unallocated. If reserved but unallocated memory is large try setting"
+        " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory"
+        " Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)"
+    )
+
+
+def pass_failure(needed: float, free: float, specimen: Specimen, *, prefill: bool) -> str:
+    """The traceback of a pass that did not fit into what capture left free."""
+    frames = (*_LOOP_FRAMES, _EXTEND_FRAME if prefill else _DECODE_FRAME, _ACTIVATION_FRAME)
+    return _traceback(frames, f"torch.OutOfMemoryError: {_oom(min(needed, needed / 2 + free), free, specimen)}\n")
+
+
+def _traceback(frames: Sequence[Frame], failure: str) -> str:
+    lines = "".join(f'  File "/opt/{path}", line {line}, in {name}\n    {code}\n' for path, line, name, code in frames)
+    return f"Traceback (most recent call last):\n{lines}{failure}"
+
+
+def envelope(traceback: str, log: Log, pid: int) -> Iterator[float]:
+    """What is printed when a scheduler dies while the server starts, and the pauses in between, in seconds of life."""
+    log.rank(f"Scheduler hit an exception: {traceback}\n")
+    yield 0.2
+    log.server("Received sigquit from a child process. It usually means the child failed.")
+    log.server(f"kill_process_tree called: parent_pid={pid}, include_parent=True, pid={pid}")
+
+
+# Frames as the recordings q_oom_mf99 and q_oom_mf999 have them; the model's own are DeepSeek's.
+_INIT_FRAMES = (
+    ("sglang/sglang/srt/managers/scheduler.py", 4211, "run_scheduler_process", "scheduler = Scheduler("),
+    ("sglang/sglang/srt/managers/scheduler.py", 436, "__init__", "self.init_model_worker()"),
+)
+_POOL_FRAMES = (
+    *_INIT_FRAMES,
+    ("sglang/sglang/srt/managers/scheduler.py", 862, "init_model_worker", "self.init_memory_pool()"),
+    (
+        "sglang/sglang/srt/model_executor/model_runner_kv_cache_mixin.py",
+        1012,
+        "init_memory_pool",
+        "self._profile_available_bytes(pre_model_load_memory)",
+    ),
+)
+_BACKEND_FRAMES = (
+    *_INIT_FRAMES,
+    ("sglang/sglang/srt/managers/scheduler.py", 871, "init_model_worker", "self.init_all_attention_backends()"),
+)
+_WORKSPACE_FRAMES = (
+    *_BACKEND_FRAMES,
+    (
+        "sglang/sglang/srt/managers/tp_worker.py",
+        345,
+        "init_attention_backends",
+        "self.model_runner.init_attention_backends()",
+    ),
+    ("sglang/sglang/srt/model_executor/model_runner.py", 867, "init_attention_backends", "self.init_cublas()"),
+    ("sglang/sglang/srt/model_executor/model_runner.py", 2389, "init_cublas", "c = a @ b"),
+)
+_CAPTURE_FRAMES = (
+    *_INIT_FRAMES,
+    ("sglang/sglang/srt/managers/scheduler.py", 874, "init_model_worker", "self.init_cuda_graphs()"),
+    ("sglang/sglang/srt/model_executor/model_runner.py", 2571, "init_decode_cuda_graph", "DecodeCudaGraphRunner(self)"),
+    ("sglang/sglang/srt/model_executor/runner/decode_cuda_graph_runner.py", 611, "__init__", "raise Exception("),
+)
+_LOOP_FRAMES = (
+    ("sglang/sglang/srt/managers/scheduler.py", 4227, "run_scheduler_process", "scheduler.run_event_loop()"),
+    ("sglang/sglang/srt/managers/scheduler.py", 1486, "run_event_loop", "dispatch_event_loop(self)"),
+    ("sglang/sglang/srt/managers/scheduler.py", 1523, "event_loop_normal", "result = self.run_batch(batch)"),
+    ("sglang/sglang/srt/managers/tp_worker.py", 507, "forward_batch_generation", "out = self.model_runner.forward("),
+    ("sglang/sglang/srt/model_executor/model_runner.py", 3065, "_forward_raw", "ret = self.eager_runner.execute("),
+)
+_EXTEND_FRAME = (
+    "sglang/sglang/srt/model_executor/runner/eager_runner.py",
+    345,
+    "_execute_extend",
+    "ret = model_runner.model.forward(",
+)
+_DECODE_FRAME = (
+    "sglang/sglang/srt/model_executor/runner/eager_runner.py",
+    291,
+    "_execute_decode",
+    "ret = model_runner.model.forward(",
+)
+_ACTIVATION_FRAME = (
+    "sglang/sglang/srt/layers/activation.py", 105, "forward_cuda",
+    "out = torch.empty(output_shape, dtype=x.dtype, device=x.device)",
+)  # fmt: skip
