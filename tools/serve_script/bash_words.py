@@ -371,12 +371,18 @@ class Words:
         if len(held.options) == 1:
             runs = held.options[0]
             via = Via(name, *site, layers, sum(len(run.text) for run in runs))
-            return Piece(tuple([run._replace(via=(*run.via, via)) for run in runs]), inside is None)
+            return Piece(tuple([_split_or_not(run, via, many=inside is None) for run in runs]), inside is None)
         if inside is None:
             chosen = _alternatives(held, name, site, layers)
             if chosen is not None:
                 return Piece((), split=True, items=chosen)
         return self.unknown("several-values", f"{name} is assigned in several places under conditions", start, end)
+
+
+def _split_or_not(run: Run, via: Via, *, many: bool) -> Run:
+    """A run that a variable brings: what is not known is one word between quotes, and any number without."""
+    unknown = run.unknown._replace(many=many) if run.unknown else None
+    return run._replace(via=(*run.via, via), unknown=unknown)
 
 
 def _alternatives(held: Held, name: str, site: tuple[int, int], layers: tuple[Layer, ...]) -> tuple[Word, ...] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from tools.serve_script.edit import Intent
@@ -39,7 +40,7 @@ def _variables(before: Mapping[str, str], after: Mapping[str, str], intent: Inte
 
 
 def _ours(word: str, intent: Intent) -> bool:
-    name = word.partition("=")[0]
+    name = "-O" if re.fullmatch(r"-O[0-9]", word) else word.partition("=")[0]
     return looks_like_flag(word) and (same(name, intent.names) or normal(name) == normal(intent.spelling))
 
 
@@ -52,6 +53,8 @@ def _set(before: list[str], after: list[str], intent: Intent) -> bool:
     if at < 0 or _last(after, intent) != at or before[:at] != after[:at]:
         return False
     name, joined, _ = before[at].partition("=")
+    if re.fullmatch(r"-O[0-9]", name):
+        return after[at:] == [f"-O{intent.values[0]}", *before[at + 1 :]]
     if joined:
         return after[at:] == [f"{name}={intent.values[0]}", *before[at + 1 :]]
     size = len(intent.old or intent.values)

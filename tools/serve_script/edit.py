@@ -547,6 +547,10 @@ class _Work:
         launches = self.launches
         flag = found[chosen[0]][-1]
         i = chosen[0]
+        following = launches[i].words[flag.last + 1] if flag.last + 1 < len(launches[i].words) else None
+        switch = normal(flag.name) in self.reading.grammar.switches
+        if not flag.values and not switch and following is not None and following.many and following.unknown:
+            raise _unknown_refusal(following.unknown, flag.name, flag.line)
         span = self._removal_span(launches[i], flag)
         words = launches[i].words[span[0] : span[1] + 1]
         before = launches[i].words[span[0] - 1] if span[0] > 0 else None
@@ -639,6 +643,14 @@ class _Work:
         if self.refusal is not None and self.refusal.kind == "abbreviated":
             raise self.refusal
         launch = self.launches[chosen[0]]
+        dotted = next((f for f in launch.flags(self.line_of) if f.name.partition(".")[0] in self.names), None)
+        if dotted is not None:
+            raise ScriptRefused(
+                "already-present",
+                f"{dotted.name} on line {dotted.line} sets a part of {name}.",
+                "Change that part, or take it out first.",
+                line=dotted.line,
+            )
         twin = next((f for f in launch.flags(self.line_of) if negates(f.name, self.names)), None)
         if twin is not None:
             if operation in ("set", "replace") and not values:
@@ -719,7 +731,7 @@ class _Work:
             )
         i = chosen[0]
         launch = self.launches[i]
-        name = self._house_spelling(launch)
+        name = self.names[0]
         joined = len(values) == 1 and self._joins(launch)
         words = [f"{name}={values[0]}"] if joined else [name, *values]
         notes = self._notes(launch, len(launch.words))
@@ -746,13 +758,6 @@ class _Work:
                 "Add it by hand.",
                 launch.line,
             )
-
-    def _house_spelling(self, launch: Launch) -> str:
-        name = self.names[0]
-        long = [f.name for f in launch.flags(self.line_of) if f.name.startswith("--") and len(f.name) > 4]
-        if name.startswith("--") and any("_" in n for n in long) and not any("-" in n[2:] for n in long):
-            return "--" + name[2:].replace("-", "_")
-        return name
 
     def _joins(self, launch: Launch) -> bool:
         valued = [f for f in launch.flags(self.line_of) if f.values]

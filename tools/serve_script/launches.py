@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
@@ -14,6 +15,10 @@ Kind = Literal["bash", "systemd", "supervisord", "compose", "k8s", "envfile", "c
 
 Container = Literal["command", "array", "fields", "unit", "supervisord", "sequence", "json", "config"]
 """What a word stands in, which decides how it is taken out and how another is put beside it."""
+
+
+_LEVEL = re.compile(r"-O[0-9]\Z")
+"""vLLM reads `-O3` as `-O 3`."""
 
 
 class Word(NamedTuple):
@@ -171,9 +176,11 @@ class Launch(NamedTuple):
                 continue
             name, joined, _ = text.partition("=")
             values: list[Runs] = []
-            if joined:
-                from_ = len(name) + 1
-                values.append(_tail(word.runs, from_))
+            if _LEVEL.match(text):
+                name, joined = "-O", "="
+                values.append(_tail(word.runs, 2))
+            elif joined:
+                values.append(_tail(word.runs, len(name) + 1))
             start = at
             at += 1
             while at < len(self.words) and not looks_like_flag(self.words[at].text) and not self.words[at].many:

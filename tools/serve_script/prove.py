@@ -28,6 +28,9 @@ Outcome = Literal[
     "unsteady",  # the unedited file does not start the same servers twice
 ]
 
+_STAND_IN = "unknown"
+"""What a service manager would fill in, in the execution before and in the one after alike."""
+
 
 class Proof(NamedTuple):
     """What executing an edit showed."""
@@ -109,10 +112,8 @@ def _execute(content: bytes, path: str, reading: Reading, circumstances: Circums
     calls: list[Call] = []
     ended, complaint = True, ""
     for launch in read_file(content, path=path, reading=reading):
-        argv = [word.text for word in launch.command or launch.words]
-        if any(OPAQUE in word for word in argv):
-            continue
-        environ = {variable.name: _utf8(variable.text) for variable in launch.env if OPAQUE not in variable.text}
+        argv = [word.text.replace(OPAQUE, _STAND_IN) for word in launch.command or launch.words]
+        environ = {variable.name: _utf8(variable.text.replace(OPAQUE, _STAND_IN)) for variable in launch.env}
         ran = run_command([_utf8(word) for word in argv], environ, files=files, circumstances=circumstances)
         calls += ran.calls
         ended, complaint = ended and ran.ended, complaint or ran.complaint

@@ -56,7 +56,7 @@ def remove_words(content: str, words: Sequence[Word], before: Word | None, after
     whole = not head.strip()
     comment = bool(re.match(r"[ \t]+#", tail)) and first.container in ("array", "config")
     goes_on = bare_tail.strip() == "\\"
-    lined = first.container in ("array", "unit", "supervisord", "config", "fields")
+    lined = first.container in ("array", "supervisord", "config", "fields")
     if whole and (comment or goes_on or (lined and not bare_tail.strip())):
         return Splice(low, high, "")
     if (
@@ -178,7 +178,7 @@ def insert_after(content: str, word: Word, words: Sequence[str], previous: Word 
         return Splice(high, high, indent + text + newline) if high > end else Splice(end, end, newline + indent + text)
     if own_line and word.container == "command" and len(word.layers) == 1:
         return Splice(end, end, f" \\{newline}{indent}{text}")
-    if own_line and word.container == "unit" and len(word.layers) <= 2:
+    if own_line and word.container == "unit" and len(word.layers) <= 3:
         return Splice(end, end, f" \\{newline}{indent}{text}")
     if own_line and word.container == "supervisord":
         return Splice(end, end, f"{newline}{indent}{text}")
