@@ -106,7 +106,7 @@ def up(
 
     Raises:
         ValueError: no such fault.
-        GroundError: the worker did not come up.
+        GroundError: the worker did not come up; nothing is left running.
     """
     build(faults, Conditions(overlap=True, environ={}), Random(0))
     directory = directory.resolve()
@@ -129,7 +129,11 @@ def up(
     _write_plan(ground)
     _supervise(directory, "start")
     if wait:
-        _await_ready(ground)
+        try:
+            _await_ready(ground)
+        except GroundError:
+            down(directory)
+            raise
     return ground
 
 

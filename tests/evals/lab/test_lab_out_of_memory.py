@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from evals.lab.ground import GroundError, status
+from evals.lab.ground import GroundError, status, up
 
 FRACTION = "--mem-fraction-static 0.82"
 
@@ -94,7 +94,12 @@ def test_the_first_real_batch_can_be_too_much(worker, until):
 
 
 @pytest.mark.slow
-def test_a_start_that_keeps_failing_is_reported(put_up):
+def test_a_start_that_keeps_failing_is_reported(put_up, tmp_path_factory):
     """A ground whose worker cannot start says so with the end of the log, and leaves nothing running."""
+    holder = put_up(start_speed=400.0)
+    directory = tmp_path_factory.mktemp("second")
+
     with pytest.raises(GroundError, match="address already in use"):
-        put_up(faults=(), start_speed=400.0, port=put_up(start_speed=400.0).port)
+        up(directory, start_speed=400.0, port=holder.port)
+    assert status(directory)[:3] == (False, False, "stopped")
+    assert holder.player.chat()[0] == 200
