@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
@@ -13,7 +14,7 @@ from aiohttp import web
 from evals.lab.answers import Answers
 from evals.lab.arguments import VERSION, Launch
 from evals.lab.ask import Ask
-from evals.lab.bodies import answer, read
+from evals.lab.bodies import answer, error, read
 from evals.lab.clock import Clock
 from evals.lab.conversation import Conversation
 from evals.lab.log import Log
@@ -119,6 +120,13 @@ class Endpoints:
             return answer({"detail": "Not Found"}, status=404)
         except web.HTTPMethodNotAllowed:
             return answer({"detail": "Method Not Allowed"}, status=405)
+        except (web.HTTPException, ConnectionError):
+            raise
+        except ValueError as slip:
+            return error(str(slip), 400)
+        except Exception:
+            self._log.server(f"ERROR:    Exception in ASGI application\n{traceback.format_exc()}")
+            return web.Response(text="Internal Server Error", status=500)
         finally:
             self._metrics.add("http_requests_active", -1, method=method, endpoint=endpoint)
 

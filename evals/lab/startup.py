@@ -156,6 +156,11 @@ def _load(launch: Launch, specimen: Specimen, walk: _Walk, log: Log, chance: Ran
             f" mem usage={allocation.weights:.2f} GB.",
             rank,
         )
+    if str(launch.arguments["kv_cache_dtype"]).startswith("fp8"):
+        log.ranks(
+            "Using FP8 KV cache but no scaling factors provided. Defaulting to scaling factors of 1.0."
+            " This may lead to less accurate results!"
+        )
     walk.on(_POOLS)
     _pools(specimen, allocation, log)
     for rank in ranks:

@@ -39,9 +39,9 @@ class Player:
     def __init__(self, port):
         self.base = f"http://127.0.0.1:{port}"
 
-    def get(self, path, *, method="GET", body=None, timeout=60):
+    def get(self, path, *, method="GET", body=None, raw=None, timeout=60):
         """Status and body of a plain request."""
-        data = None if body is None else json.dumps(body).encode()
+        data = raw.encode() if raw is not None else None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
             self.base + path, data=data, method=method, headers={"Content-Type": "application/json"}
         )

@@ -222,6 +222,15 @@ def test_bad_requests_get_the_engines_error(worker, body, sentence):
     }
 
 
+def test_nonsense_is_answered(worker):
+    """Bodies that are no JSON, or JSON of the wrong shape, get status 400 on every path that takes one."""
+    for path in ("/v1/chat/completions", "/generate", "/abort_request"):
+        for nonsense in ("{", "[1, 2]", '"x"', '{"messages": [3], "text": 7, "rid": 1, "stream": "?"}'):
+            status, said = worker.player.get(path, method="POST", raw=nonsense)
+            assert status == 400 or (path == "/abort_request" and nonsense.startswith('{"')), (path, nonsense, said)
+    assert worker.player.get("/v1/chat/completions")[0] == 405
+
+
 def test_metrics_have_the_recorded_families_and_go_stale(worker, until):
     """`/metrics` has the labels of a recording; a gauge keeps the last burst's figure after the burst is over."""
     worker.player.throughput(8, tokens=90)
