@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from tools.serve_script.edit import Intent
+from tools.serve_script.intents import Intent
 from tools.serve_script.launches import looks_like_flag
 from tools.serve_script.names import normal, same
 

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from tools.serve_script.bash import HINT
 from tools.serve_script.difference import as_intended
-from tools.serve_script.edit import Intent
+from tools.serve_script.intents import Intent
 from tools.serve_script.read import Reading, kind_of, read_file
 from tools.serve_script.refusals import ScriptRefused, ScriptUnreadable
 from tools.serve_script.sandbox import Call, Circumstances, NoSandbox, Ran, run_command, run_script
