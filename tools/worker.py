@@ -9,26 +9,32 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from agent.domain import Approval, Change, Check, Execution, Forecast, Knob, Phase, Plan, Process, Reading, Setting
-from agent.errors import EditRefused, HostError, NoAnswer, UnreadableScript, WorkerDown
+from agent.errors import EditRefused, HostError, NoAnswer, Refused, UnreadableScript, WorkerDown
 from tools import probe
 from tools.engines import sglang_info, sglang_log
 from tools.engines.catalogue import canonical, spellings
+from tools.engines.contract import Remark, check_contract
 from tools.engines.facts import StartupFacts
 from tools.engines.log_lines import lines_of
 from tools.engines.sglang_memory import forecast
 from tools.host import Host
 from tools.serve_script.edit import Intent, diff, plan_edit, value_of
-from tools.serve_script.launches import Target
+from tools.serve_script.launches import LineOf, Target
 from tools.serve_script.prove import prove
+from tools.serve_script.read import read_launches
+from tools.serve_script.secrets import mask, mask_argv
+from tools.serve_script.text import OPAQUE, plain
 from tools.service import Progress, ServiceSpec, Waited, wait_ready
 from tools.transaction import Heartbeat, Observation, Writer
 
 TAIL_OF_A_LOG = 4 * 1024 * 1024
 """Bytes of a log that hold its last start: a recorded start with prefill capture and debug output takes 0.1 MB."""
+EARLIER_STARTS = 8
+"""Starts before the last that a forecast learns from; more of them say little more."""
 LEASE_SECONDS = 60.0
 """How long a lease lasts that is taken to settle a run; the work on it renews it."""
 QUESTION_SECONDS = 20.0
@@ -45,13 +51,18 @@ class Snapshot(NamedTuple):
     script_sha256: str
     """Its hash."""
     process: Process
-    """The main process, with the variables that knobs are read from."""
+    """The service's main process."""
+    server: Process
+    """The process that listens on the port, where it is the service's own; else the main process. Its argv and
+    environment are the engine's, also where the launch file does not `exec`."""
     version: str | None
     """The engine's version."""
     in_force: Mapping[str, str]
     """Values in force by knob name: flags as the engine reports them, variables as the process has them."""
     facts: StartupFacts | None
     """The last start, from the log."""
+    earlier: tuple[StartupFacts, ...]
+    """The starts before it, as far as the log reaches."""
     execution: Execution | None
     """The newest transaction on this worker."""
     holder: str | None
@@ -242,11 +253,16 @@ class Worker:
 
     def facts(self, version: str | None = None) -> StartupFacts | None:
         """The last start in the log; None where the log cannot be read or holds none."""
+        return self._starts(version)[0]
+
+    def _starts(self, version: str | None) -> tuple[StartupFacts | None, tuple[StartupFacts, ...]]:
+        """The last start and those before it, as far as the log reaches."""
         try:
             text = self.host.read(self._log, tail=TAIL_OF_A_LOG)
         except HostError:
-            return None
-        return sglang_log.read_log(lines_of(io.BytesIO(text)), version=version or self._version).facts
+            return None, ()
+        log = sglang_log.read_log(lines_of(io.BytesIO(text)), version=version or self._version, earlier=EARLIER_STARTS)
+        return log.facts, log.earlier
 
     def snapshot(self) -> Snapshot:
         """Everything at once, each part read from where it is true.
@@ -261,14 +277,19 @@ class Worker:
             raise self._down(seen.process_problem or "the service has no main process")
         info = self.info()
         version = sglang_info.version(info) or self._version
-        facts = self.facts(version)
+        facts, earlier = self._starts(version)
+        listener = seen.listener
+        ours = listener is not None and listener.relation in {"main", "descendant"}
+        server = listener.process if listener is not None and ours and listener.process else seen.process
         return Snapshot(
             script=script,
             script_sha256=hashlib.sha256(script).hexdigest(),
             process=seen.process,
+            server=server,
             version=version,
-            in_force=self._in_force(info, seen.process, facts),
+            in_force=self._in_force(info, server, facts),
             facts=facts,
+            earlier=earlier,
             execution=seen.execution,
             holder=seen.holder,
         )
@@ -278,7 +299,61 @@ class Worker:
         preferred = spellings(knob, version)
         every = tuple(dict.fromkeys((*preferred, *(spelling.text for spelling in knob.spellings))))
         found = value_of(script, path=self._script, kind=knob.kind, names=every, target=self._target)
-        return Written(found.value, found.spelling or preferred[0], found.sentence)
+        return Written(found.value, found.spelling or every[0], found.sentence)
+
+    def launch(self, script: bytes, version: str | None) -> dict[str, Written]:
+        """What a launch file says of every knob that it sets; a knob whose value cannot be read is left out."""
+        said = {}
+        for knob in self._knobs:
+            try:
+                written = self.value_in(script, knob, version)
+            except Refused:
+                continue
+            if written.value is not None:
+                said[knob.name] = written
+        return said
+
+    def launches(self, script: bytes) -> list[dict[str, Any]]:
+        """Every server that a launch file starts: its flags and variables with their lines, secrets masked.
+
+        Raises:
+            UnreadableScript: the file starts no server.
+        """
+        line_of = LineOf(script)
+        shown = []
+        for launch in read_launches(script, path=self._script):
+            flags = [(flag.line, (flag.name, *(plain(runs) for runs in flag.values))) for flag in launch.flags(line_of)]
+            shown.append(
+                {
+                    "line": launch.line,
+                    "engine": launch.engine,
+                    "name": ", ".join(launch.names),
+                    "flags": [{"line": line, "text": " ".join(mask_argv(words))} for line, words in flags],
+                    "environment": [
+                        {"line": variable.line, "text": mask(f"{variable.name}={variable.text}").replace(OPAQUE, "…")}
+                        for variable in launch.env
+                    ],
+                    "notes": list(launch.notes),
+                }
+            )
+        return shown
+
+    def contract(self, snapshot: Snapshot, change: Change) -> tuple[Remark, ...]:
+        """What the engine would refuse, clamp, cut or ignore in the launch as the change would leave it."""
+        written = self.launch(snapshot.script, snapshot.version)
+        launch: dict[str, str | None] = {name: one.value for name, one in written.items()}
+        spelled = {name: one.spelling for name, one in written.items()}
+        for setting in change.settings:
+            launch[setting.knob] = setting.new
+            spelled[setting.knob] = setting.spelling
+        return check_contract(
+            self._engine,
+            snapshot.version,
+            launch=launch,
+            spelled=spelled,
+            changed={setting.knob for setting in change.settings},
+            facts=snapshot.facts,
+        )
 
     def live_requests(self) -> int | None:
         """Requests in flight; None: could not be counted."""
@@ -292,7 +367,13 @@ class Worker:
             return Forecast(rows=(), free_after_capture=None, restart_seconds=None, fits="unsure", why=why)
         wanted = {setting.knob: setting.new for setting in change.settings}
         return forecast(
-            facts=snapshot.facts, history=(), change=wanted, floor_gb=floor_gb or 0.0, start_seconds=start_seconds
+            facts=snapshot.facts,
+            history=snapshot.earlier,
+            change=wanted,
+            floor_gb=floor_gb or 0.0,
+            start_seconds=start_seconds,
+            stated=set(self.launch(snapshot.script, snapshot.version)),
+            variables=snapshot.server.environ,
         )
 
     def edit(self, script: bytes, change: Change) -> Edited:

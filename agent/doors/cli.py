@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import secrets
 import select
@@ -11,10 +10,9 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from agent.assemble import Assembly, assemble, open_store, owner_lives
@@ -22,8 +20,9 @@ from agent.domain import Approval, Decision, Plan, Request, Verdict
 from agent.doors.carry import INTERRUPTED, Outcome, carry, pause
 from agent.doors.drawing import edges, mermaid
 from agent.doors.logged import logged
+from agent.doors.looks import explain_command, forecast_command, knobs_command, load_settings, script
 from agent.doors.show import Show
-from agent.doors.terminal import JsonLines, Terminal, plan_card, record_view
+from agent.doors.terminal import JsonLines, Terminal, console, plan_card, print_json, record_view
 from agent.errors import (
     ApprovalExpired,
     ForeignApproval,
@@ -34,7 +33,7 @@ from agent.errors import (
     UnknownRun,
     refusals,
 )
-from agent.settings import Settings, find, load
+from agent.settings import Settings
 from evals.lab import ground
 from evals.lab.faults import DEFAULT_FAULTS
 
@@ -61,6 +60,10 @@ app = typer.Typer(
 )
 lab = typer.Typer(help="The practice ground: a worker to practise on.", no_args_is_help=True)
 app.add_typer(lab, name="lab")
+app.add_typer(script, name="script")
+app.command("knobs")(knobs_command)
+app.command("explain")(explain_command)
+app.command("forecast")(forecast_command)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 WorkerName = Annotated[str | None, typer.Option("--worker", "-w", help="The worker, where there are several.")]
@@ -73,7 +76,7 @@ def ask(
     as_json: Json = False,
 ) -> None:
     """Ask for a change, or ask what something is."""
-    settings = _settings()
+    settings = load_settings()
     name, _ = settings.worker(worker)
     run = "r-" + "".join(secrets.choice("23456789abcdefghjkmnpqrstuvwxyz") for _ in range(6))
     request = Request(run=run, text=text, worker=name, door="cli", by=getpass.getuser(), at=datetime.now(UTC))
@@ -93,7 +96,7 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Bring runs whose owner died to a named verdict about a proven worker."""
-    settings = _settings()
+    settings = load_settings()
     open_runs = _open_runs(settings, run)
     if not open_runs:
         _show(as_json).event({"kind": "nothing", "text": "There is nothing to resume."})
@@ -143,7 +146,7 @@ def settle(
     as_json: Json = False,
 ) -> None:
     """Say that you have put right by hand what could not be taken back; the worker is free for changes again."""
-    settings = _settings()
+    settings = load_settings()
     with open_store(settings) as store:
         row = store.run(run)
     if row is None:
@@ -158,15 +161,15 @@ def settle(
         transaction.abandon(by=getpass.getuser(), reason=reason)
         transaction.release()
     if as_json:
-        _print_json({"run": run, "settled_by": getpass.getuser(), "reason": reason})
+        print_json({"run": run, "settled_by": getpass.getuser(), "reason": reason})
     else:
-        _console().print(f"Settled: worker {row.request.worker} is free for changes again.")
+        console().print(f"Settled: worker {row.request.worker} is free for changes again.")
 
 
 @app.command()
 def history(worker: WorkerName = None, limit: int = 20, as_json: Json = False) -> None:
     """List what was asked and what came of it, the newest first."""
-    settings = _settings()
+    settings = load_settings()
     if worker is not None:
         settings.worker(worker)
     with open_store(settings) as store:
@@ -175,7 +178,7 @@ def history(worker: WorkerName = None, limit: int = 20, as_json: Json = False) -
         waiting = store.runs(worker=worker, open_only=True)
         lives = {row.request.run: owner_lives(row.owner) for row in waiting}
     if as_json:
-        _print_json(
+        print_json(
             {
                 "records": [{"hash": r.hash, **r.model_dump(mode="json")} for r in records],
                 "open": [
@@ -215,16 +218,16 @@ def history(worker: WorkerName = None, limit: int = 20, as_json: Json = False) -
             verdict.decision.replace("_", " "),
             verdict.state,
         )
-    console = _console()
-    console.print(table if table.row_count else "Nothing has been asked yet.")
+    out = console()
+    out.print(table if table.row_count else "Nothing has been asked yet.")
     if broken is not None:
-        console.print(f"[bold red]The chain of records does not hold from record {broken} on.[/]")
+        out.print(f"[bold red]The chain of records does not hold from record {broken} on.[/]")
 
 
 @app.command()
 def show(run: Annotated[str, typer.Argument(help="The run.")], as_json: Json = False) -> None:
     """Show a run: its record, or the plan that waits for a decision."""
-    settings = _settings()
+    settings = load_settings()
     with open_store(settings) as store:
         record, row, plan = store.record(run), store.run(run), store.plan(run)
     if record is None and row is None:
@@ -233,27 +236,27 @@ def show(run: Annotated[str, typer.Argument(help="The run.")], as_json: Json = F
         document = (
             {"hash": record.hash, **record.model_dump(mode="json")} if record else {"state": row.state if row else ""}
         )
-        _print_json(
+        print_json(
             document
             if record or plan is None
             else {**document, "plan": plan.model_dump(mode="json"), "digest": plan.digest}
         )
         return
-    console = _console()
+    out = console()
     if record is not None:
-        console.print(record_view(record))
+        out.print(record_view(record))
     elif plan is not None:
-        console.print(plan_card(plan))
-        console.print(f"{row.state if row else ''}: prudent approve {run}  or  prudent reject {run}")
+        out.print(plan_card(plan))
+        out.print(f"{row.state if row else ''}: prudent approve {run}  or  prudent reject {run}")
     elif row is not None:
-        console.print(f"run {run}: {row.request.text!r}, {row.state}")
+        out.print(f"run {run}: {row.request.text!r}, {row.state}")
 
 
 @app.command()
 def graph(as_json: Json = False) -> None:
     """Print the graph that every run goes through, as Mermaid."""
     if as_json:
-        _print_json({"mermaid": mermaid(), "edges": [edge._asdict() for edge in edges()]})
+        print_json({"mermaid": mermaid(), "edges": [edge._asdict() for edge in edges()]})
     else:
         sys.stdout.write(mermaid())
 
@@ -269,11 +272,11 @@ def lab_up(
     faults = DEFAULT_FAULTS if fault is None else tuple(fault)
     made = ground.up(directory, seed=seed, faults=faults)
     if as_json:
-        _print_json({key: str(value) for key, value in made._asdict().items()})
+        print_json({key: str(value) for key, value in made._asdict().items()})
         return
-    console = _console()
-    console.print(f"A worker answers on port {made.port}. Its settings: {made.settings}")
-    console.print(f'Try it:  cd {made.directory} && prudent ask "bump cuda graphs to 96"')
+    out = console()
+    out.print(f"A worker answers on port {made.port}. Its settings: {made.settings}")
+    out.print(f'Try it:  cd {made.directory} && prudent ask "bump cuda graphs to 96"')
 
 
 @lab.command("down")
@@ -284,9 +287,9 @@ def lab_down(
     """Stop a practice worker and all that belongs to it."""
     ran = ground.down(directory)
     if as_json:
-        _print_json({"ran": ran})
+        print_json({"ran": ran})
     else:
-        _console().print("Stopped." if ran else "Nothing was running there.")
+        console().print("Stopped." if ran else "Nothing was running there.")
 
 
 @lab.command("status")
@@ -297,11 +300,11 @@ def lab_status(
     """Say whether a practice worker runs."""
     status = ground.status(directory)
     if as_json:
-        _print_json(status._asdict())
+        print_json(status._asdict())
         return
-    console = _console()
+    out = console()
     for key, value in status._asdict().items():
-        console.print(f"{key}: {value}")
+        out.print(f"{key}: {value}")
 
 
 def main() -> None:
@@ -327,7 +330,7 @@ def main() -> None:
 
 def _decide(run: str, decision: str, digest: str | None, reason: str, as_json: bool) -> None:
     """Write a decision on the plan that a run has laid out; the run's owner goes on from there."""
-    settings = _settings()
+    settings = load_settings()
     with open_store(settings) as store:
         row, plan = store.run(run), store.plan(run)
         if row is None:
@@ -369,12 +372,12 @@ def _decide(run: str, decision: str, digest: str | None, reason: str, as_json: b
         + f": {plan.change.summary} on {plan.worker}, digest {plan.digest[:12]}"
     )
     if as_json:
-        _print_json({"run": run, "decision": said.decision, "digest": plan.digest, "owner_lives": alive})
+        print_json({"run": run, "decision": said.decision, "digest": plan.digest, "owner_lives": alive})
         return
-    console = _console()
-    console.print(told)
+    out = console()
+    out.print(told)
     if not alive:
-        console.print(f"The process that made the plan is gone; carry it out with: prudent resume {run}")
+        out.print(f"The process that made the plan is gone; carry it out with: prudent resume {run}")
 
 
 def _said_already(earlier: Approval) -> SpentApproval:
@@ -447,30 +450,17 @@ def code_of(verdict: Verdict) -> int:
     return EXIT_CODES[verdict.decision]
 
 
-def _settings() -> Settings:
-    return load(find(Path.cwd(), os.environ), os.environ)
-
-
 def _log_of(settings: Settings) -> Path:
     return Path(settings.store.path).with_name("prudent.log")
 
 
-def _console() -> Console:
-    width = None if sys.stdout.isatty() else 110
-    return Console(width=width, highlight=False, soft_wrap=False)
-
-
 def _show(as_json: bool) -> Show:
-    return JsonLines() if as_json else Terminal(_console())
-
-
-def _print_json(document: Any) -> None:
-    sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=2, default=str) + "\n")
+    return JsonLines() if as_json else Terminal(console())
 
 
 def _complain(sentence: str, kind: str, code: int) -> None:
     if "--json" in sys.argv:
-        _print_json({"kind": "refusal", "refusal": kind, "text": sentence, "exit_code": code})
+        print_json({"kind": "refusal", "refusal": kind, "text": sentence, "exit_code": code})
     else:
         sys.stderr.write(f"prudent: {sentence}\n")
     sys.exit(code)

@@ -29,6 +29,16 @@ _COLOURS = {
 _RISK = {"low": "green", "medium": "yellow", "high": "red"}
 
 
+def console() -> Console:
+    """The terminal, or lines of 110 characters where there is none."""
+    return Console(width=None if sys.stdout.isatty() else 110, highlight=False)
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document."""
+    sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=2, default=str) + "\n")
+
+
 class Terminal:
     """For people: one line an event, one live line for progress, the plan as a card, the verdict at the end."""
 

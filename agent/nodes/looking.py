@@ -131,7 +131,7 @@ def _values(snapshot: Snapshot, parts: Parts, notebook: Notebook, knobs: Sequenc
         value = snapshot.in_force.get(knob.name)
         called = f"{knob.name} ({knob.words[0]})" if knob.words else knob.name
         server = f"{parts.settings.control}/server_info"
-        source = f"environment of pid {snapshot.process.pid}" if knob.kind == "env" else server
+        source = f"environment of pid {snapshot.server.pid}" if knob.kind == "env" else server
         if value is None:
             found.append(notebook.note(f"{called} is not reported by the engine", source))
             continue

@@ -101,7 +101,8 @@ def _identity(
     for setting in settings:
         knob = next(knob for knob in parts.knobs if knob.name == setting.knob)
         names = {setting.spelling, *spellings(knob, None)}
-        shown = process.environ.get(knob.name) if knob.kind == "env" else argument(process, names)
+        server = snapshot.server
+        shown = server.environ.get(knob.name) if knob.kind == "env" else argument(server, names)
         if in_force(knob, shown) != in_force(knob, setting.new):
             doubts.append(f"{setting.spelling} is {shown!r} in the process, not {setting.new!r}")
     detail = "; ".join(doubts) or f"pid {process.pid} is new, listens, and has the intended argv and environment"

@@ -9,7 +9,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from agent.domain import Change, Decision, Knob, Record, Setting, Verdict
-from agent.errors import HostError, ModelSlip, NotUnderstood, OutOfBounds, Refused
+from agent.errors import EngineRefuses, HostError, ModelSlip, NotUnderstood, OutOfBounds, Refused
 from agent.nodes.carried import carried
 from agent.nodes.looking import observe, tools_for
 from agent.nodes.notebook import Notebook
@@ -60,6 +60,7 @@ def _understand(state: RunState, parts: Parts, tell: Tell) -> Exits:
         return _end(update, notebook, resolved.verdict, resolved.why, remedy=resolved.remedy, choices=resolved.choices)
     assert resolved.change is not None
     change = resolved.change.model_copy(update={"unless_unsafe": meant.unless_unsafe})
+    _keep_contract(change, snapshot, parts, notebook)
     tell({"kind": "change", "text": change.summary})
     return Command(update={**update, "change": change, "evidence": tuple(notebook.new)}, goto="consult_history")
 
@@ -166,6 +167,23 @@ def _target(wish: Wish, knob: Knob, now: str | None) -> str | _Resolved | None:
             choices=(f"set {knob.name} to {value:g}",),
         )
     return f"{value:.10g}"
+
+
+def _keep_contract(change: Change, snapshot: Snapshot, parts: Parts, notebook: Notebook) -> None:
+    """Ask what this engine version would make of the launch; what it only warns about becomes evidence.
+
+    Raises:
+        EngineRefuses: it would not start, or the value would be clamped, cut or ignored.
+    """
+    about = {setting.knob for setting in change.settings}
+    for remark in parts.worker.contract(snapshot, change):
+        futile = remark.kind in {"clamped", "truncated", "ignored", "not_read"} and remark.knob in about
+        if remark.refuse or futile:
+            raise EngineRefuses(
+                f"{parts.settings.engine} {snapshot.version or ''} would not do that: {remark.says}",
+                "Choose another value, or change what it is bound to first; nothing was touched.",
+            )
+        notebook.note(remark.says, f"contract of {parts.settings.engine} {snapshot.version}")
 
 
 def _taking_back(parts: Parts, snapshot: Snapshot) -> _Resolved:

@@ -39,6 +39,7 @@ WORDS = {
     "nothing that is ours": ("make me a sandwich", 38, "not touched"),
     "a question": ("what are the current max parallel requests?", 16, "256"),
     "nothing to take back": ("roll back the last change", 13, "no kept change"),
+    "a value that would be cut": ("bump cuda graphs to 512", 39, "256"),
     "more memory than there is": ("set the memory fraction to 0.98", 35, "does not fit"),
 }
 

@@ -1,0 +1,190 @@
+"""Commands that only look: knobs, what one is on a worker, a forecast, the launch file and an edit not made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+import typer
+
+from agent.assemble import Assembly, assemble
+from agent.domain import Change, Knob, Setting
+from agent.doors.terminal import console, forecast_table, print_json
+from agent.errors import HostError, NotUnderstood, OutOfBounds, Refused
+from agent.settings import Settings, find, load
+from tools.engines.catalogue import bounds, check_value, knob_named, knobs
+from tools.engines.explain import knob_lines, memory_bar
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+WorkerArgument = Annotated[str | None, typer.Argument(help="The worker; left out where there is one only.")]
+Wanted = Annotated[list[str], typer.Option("--set", help="KNOB=VALUE; a switch flag takes on or off.")]
+
+
+def knobs_command(
+    engine: Annotated[str, typer.Option(help="sglang or vllm.")] = "sglang",
+    search: Annotated[str, typer.Argument(help="Only those whose name or meaning holds this.")] = "",
+    as_json: Json = False,
+) -> None:
+    """List the settings that Prudent knows of an engine."""
+    if engine not in {"sglang", "vllm"}:
+        raise OutOfBounds(f"There is no engine {engine!r}.", "It is sglang or vllm.")
+    known = knobs(cast("Literal['sglang', 'vllm']", engine))
+    chosen = [knob for knob in known if search.lower() in f"{knob.name} {knob.meaning} {' '.join(knob.words)}".lower()]
+    if as_json:
+        print_json([knob.model_dump(mode="json") for knob in chosen])
+        return
+    for knob in chosen:
+        console().print(f"{knob.name}  [{knob.kind}, {knob.subsystem}, risk {knob.risk}]  {knob.meaning}", markup=False)
+
+
+def explain_command(
+    knob: Annotated[str, typer.Argument(help="A setting, as operators or the engine call it.")],
+    worker: Annotated[str | None, typer.Option("--worker", "-w", help="The worker, where there are several.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a setting is, what it is on the worker now, how it couples, and what happened to it before."""
+    settings = load_settings()
+    name, chosen = settings.worker(worker)
+    found = knob_named(chosen.engine, knob) or _called(knob, knobs(chosen.engine))
+    if found is None:
+        raise NotUnderstood(f"No setting of {chosen.engine} is called {knob!r}.", "See prudent knobs.")
+    with assemble(settings, name, environ=os.environ) as parts:
+        version, values, written = _on_worker(parts, found)
+        earlier = [
+            f"{record.at:%Y-%m-%d} run {record.run}: {record.change.summary}: {record.verdict.decision}"
+            for record in parts.store.records(worker=name, limit=200)
+            if record.change and any(setting.knob == found.name for setting in record.change.settings)
+        ]
+    if as_json:
+        print_json(
+            {
+                "knob": found.model_dump(mode="json"),
+                "in_force": None if values is None else values.get(found.name),
+                "in_script": written,
+                "history": earlier,
+            }
+        )
+        return
+    for line in (
+        *knob_lines(found, version, written=written, values=values),
+        *(f"  before       {e}" for e in earlier),
+    ):
+        console().print(line, markup=False)
+
+
+def forecast_command(wanted: Wanted, worker: WorkerArgument = None, as_json: Json = False) -> None:
+    """Forecast what a change would do to the GPU's memory and to the start; nothing is changed."""
+    settings = load_settings()
+    name, _ = settings.worker(worker)
+    with assemble(settings, name, environ=os.environ) as parts:
+        change = change_of(parts, wanted)
+        floor = parts.parts.policy.floor_gb
+        seconds = [
+            reading.value
+            for record in parts.store.records(worker=name, limit=20)
+            for reading in record.readings
+            if reading.metric == "start_seconds" and reading.value is not None
+        ]
+        forecast = parts.parts.worker.forecast(change, floor_gb=floor, start_seconds=seconds)
+    if as_json:
+        print_json(forecast.model_dump(mode="json"))
+        return
+    console().print(change.summary)
+    console().print(forecast_table(forecast, whole=True))
+    console().print("\n" + memory_bar(forecast, floor or 0.0), markup=False)
+
+
+script = typer.Typer(help="The worker's launch file: what it starts, and what an edit would be.", no_args_is_help=True)
+
+
+@script.command("show")
+def script_show(worker: WorkerArgument = None, as_json: Json = False) -> None:
+    """Show what the launch file sets, with the line that each value comes from."""
+    settings = load_settings()
+    name, _ = settings.worker(worker)
+    with assemble(settings, name, environ=os.environ) as parts:
+        content = parts.parts.worker.script()
+        shown = parts.parts.worker.launches(content)
+    if as_json:
+        print_json(shown)
+        return
+    for launch in shown:
+        console().print(f"line {launch['line']}: {launch['engine']} {launch['name']}".rstrip(), markup=False)
+        for flag in launch["flags"]:
+            console().print(f"  {flag['line']:>5}  {flag['text']}", markup=False)
+        for variable in launch["environment"]:
+            console().print(f"  {variable['line'] or '':>5}  {variable['text']}", markup=False)
+
+
+@script.command("diff")
+def script_diff(wanted: Wanted, worker: WorkerArgument = None, as_json: Json = False) -> None:
+    """Show and prove the edit that a change would make; nothing is written."""
+    settings = load_settings()
+    name, _ = settings.worker(worker)
+    with assemble(settings, name, environ=os.environ) as parts:
+        content = parts.parts.worker.script()
+        edited = parts.parts.worker.edit(content, change_of(parts, wanted, live=False))
+        proof = parts.parts.worker.prove(content, edited)
+    if as_json:
+        print_json({"diff": edited.diff, "explanation": edited.explanation, "proof": proof, "sha256": edited.sha256})
+        return
+    console().print(edited.explanation, markup=False)
+    console().print(edited.diff, markup=False)
+    console().print(proof, markup=False)
+
+
+def load_settings() -> Settings:
+    """The settings that hold here."""
+    return load(find(Path.cwd(), os.environ), os.environ)
+
+
+def change_of(parts: Assembly, wanted: list[str], *, live: bool = True) -> Change:
+    """`KNOB=VALUE` -> a change of the worker.
+
+    Raises:
+        NotUnderstood: it is not of that form, or no knob is called so.
+        OutOfBounds: the knob does not take the value.
+    """
+    worker, settings = parts.parts.worker, []
+    content = worker.script()
+    version = worker.snapshot().version if live else parts.parts.settings.version
+    for pair in wanted:
+        name, joined, value = pair.partition("=")
+        knob = knob_named(parts.parts.settings.engine, name) or _called(name, parts.parts.knobs)
+        if not joined or knob is None:
+            raise NotUnderstood(f"{pair!r} is not KNOB=VALUE with a setting that I know.", "See prudent knobs.")
+        text = _text(knob, value)
+        wrong = check_value(knob, text) if text is not None else None
+        if wrong is not None:
+            raise OutOfBounds(wrong, f"It takes {bounds(knob) or 'another value'}.")
+        written = worker.value_in(content, knob, version)
+        settings.append(Setting(knob=knob.name, kind=knob.kind, spelling=written.spelling, old=written.value, new=text))
+    told = ", ".join(f"{s.knob} {_said(s.old)} -> {_said(s.new)}" for s in settings)
+    return Change(worker=parts.parts.name, operation="set", settings=tuple(settings), summary=told)
+
+
+def _text(knob: Knob, value: str) -> str | None:
+    if knob.value == "switch" and knob.kind == "flag":
+        return {"on": "", "true": "", "1": "", "": "", "off": None, "false": None, "0": None}.get(value.lower(), value)
+    return value
+
+
+def _said(value: str | None) -> str:
+    return "not set" if value is None else (value or "set")
+
+
+def _called(words: str, known: tuple[Knob, ...]) -> Knob | None:
+    return next((knob for knob in known if words.lower() in knob.words), None)
+
+
+def _on_worker(parts: Assembly, knob: Knob) -> tuple[str | None, Mapping[str, str] | None, Any]:
+    """Version, values in force and the text in the script; a worker that is down leaves what is known without it."""
+    worker = parts.parts.worker
+    try:
+        snapshot = worker.snapshot()
+    except (Refused, HostError):
+        return parts.parts.settings.version, None, None
+    written = worker.value_in(snapshot.script, knob, snapshot.version)
+    return snapshot.version, snapshot.in_force, written.value

@@ -1,0 +1,63 @@
+"""Commands that only look: each says what it knows with its source, and nothing on the worker changes."""
+
+import pytest
+
+from evals.lab import ground
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+def test_looking_changes_nothing(quick):
+    """A knob, its value here, a forecast, the script and an edit that is not made; script and process stay."""
+    before = ground.status(quick.ground.directory).pid
+
+    knobs = quick.say("knobs", "--json").document
+    explained = quick.say("explain", "cuda graphs", "--json").document
+    forecast = quick.say("forecast", "--set", "cuda-graph-max-bs=96", "--json").document
+    shown = quick.say("script", "show", "--json").document
+    edit = quick.say("script", "diff", "decode", "--set", "cuda-graph-max-bs=96", "--json").document
+
+    assert {"cuda-graph-max-bs", "disable-overlap-schedule"} <= {knob["name"] for knob in knobs}
+    assert (explained["in_force"], explained["in_script"]) == ("32", "32")
+    assert forecast["fits"] == "fits"
+    assert forecast["free_after_capture"]["low"] > 6
+    assert {"line": 30, "text": "--cuda-graph-max-bs 32"} in shown[0]["flags"]
+    assert "+    --cuda-graph-max-bs 96 \\" in edit["diff"]
+    assert "exactly what was intended" in edit["proof"]
+    assert quick.ground.script.read_bytes() == quick.original
+    assert ground.status(quick.ground.directory).pid == before
+
+
+def test_looking_for_what_is_not_there_says_so(quick):
+    """Unknown knobs, values out of bounds and unknown engines are a sentence with a remedy and a code."""
+    assert quick.say("explain", "nonsense").status == 38
+    assert quick.say("forecast", "--set", "nonsense=1").status == 38
+    assert quick.say("forecast", "--set", "cuda-graph-max-bs").status == 38
+    assert quick.say("script", "diff", "--set", "cuda-graph-max-bs=0").status == 24
+    assert quick.say("knobs", "--engine", "triton").status == 24
+    assert quick.say("script", "show", "decoed").status == 20
+
+
+def test_secrets_of_a_script_are_shown_nowhere(quick):
+    """A key in the launch file keeps its bytes and is starred in everything that is printed or recorded."""
+    key = "sk-4f9a8b7c6d5e4f3a2b1c"
+    text = quick.original.replace(b"    --enable-metrics", f"    --enable-metrics \\\n    --api-key {key}".encode())
+    text = text.replace(
+        b"export SGLANG_OPT_USE_TILELANG", f"export HF_TOKEN=hf_{key[3:]}\nexport SGLANG_OPT_USE_TILELANG".encode()
+    )
+    quick.ground.script.write_bytes(text)
+
+    printed = [
+        quick.say("script", "show"),
+        quick.say("script", "diff", "--set", "max-running-requests=128"),
+        quick.ask("set max running requests to 128", decide=("reject",)),
+        quick.say("history", "--json"),
+    ]
+
+    assert "--api-key" in printed[0].out
+    for said in printed:
+        assert key not in said.out + said.err
+        assert key[3:] not in said.out + said.err
+    log = quick.ground.directory / ".prudent" / "prudent.log"
+    assert key[3:] not in log.read_text(encoding="utf-8")
+    assert quick.ground.script.read_bytes() == text
