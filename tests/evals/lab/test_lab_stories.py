@@ -24,6 +24,7 @@ def test_sessions_go_wrong_only_with_the_side_streams_on(put_up):
     assert len({event.detail.split()[0] for event in worker.events if event.kind == "spoilt"}) == wrong
 
 
+@pytest.mark.slow
 def test_eager_batches_stay_right(put_up):
     """With no graphs the same sessions are right although the side streams are on."""
     worker = put_up(seed=3)
@@ -104,6 +105,7 @@ def test_the_curve_is_the_seeds(put_up):
     assert 1.03 < rate(64, 711 * 1.07) / captured < 1.11
 
 
+@pytest.mark.slow
 def test_it_costs_little(put_up):
     """A worker with 64 open streams takes a small part of a core at its nominal rate."""
     worker = put_up(serve_speed=2.0)
