@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from tools.serve_script.bash import Context, read_shell
+from tools.serve_script.bash import read_shell
+from tools.serve_script.bash_walk import Context
 from tools.serve_script.launches import EnvPlace, Launch, LineOf, Variable
 from tools.serve_script.text import Layer, Run, Runs, Source
 

@@ -113,7 +113,13 @@ class Planning:
         """Note a default that its caller can override."""
         for run in runs:
             if run.overridable:
-                notes.append(f"It is a default: {run.overridable} from whoever runs the file still wins.")
+                by = run.overridable
+                sourced = "/" in by or "." in by
+                notes.append(
+                    f"{by} is read later and could override it."
+                    if sourced
+                    else f"It is a default: {by} from whoever runs the file still wins."
+                )
                 return
 
     def propose(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple
 
-from tools.serve_script.bash import HINT
+from tools.serve_script.bash_walk import HINT
 from tools.serve_script.difference import as_intended
 from tools.serve_script.intents import Intent
 from tools.serve_script.read import Reading, kind_of, read_file

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tools.serve_script.bash import Context, read_command
+from tools.serve_script.bash import read_command
+from tools.serve_script.bash_walk import Context
 from tools.serve_script.launches import EnvPlace, Launch, LineOf, Variable, Word
 from tools.serve_script.refusals import ScriptUnreadable
 from tools.serve_script.split import atom, split_line, substitute, within
