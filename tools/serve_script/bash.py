@@ -375,10 +375,9 @@ class _Shell(Start):
             return
         if not path or _ACTIVATES.search(path.replace(OPAQUE, "x")):
             return
-        shown = path.replace(OPAQUE, "…")
-        self.state.sourced = (*self.state.sourced, shown)
+        self.state.sourced = (*self.state.sourced, path)
         for name, held in list(self.state.held.items()):
-            options = tuple(tuple(r._replace(overridable=r.overridable or shown) for r in o) for o in held.options)
+            options = tuple(tuple(r._replace(overridable=r.overridable or path) for r in o) for o in held.options)
             self.state.put(name, held._replace(options=options))
 
     def nested(self, runs: Runs, state: State, context: Context) -> None:

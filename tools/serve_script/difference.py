@@ -31,6 +31,69 @@ def as_intended(
     return _removed(list(before), list(after), intent)
 
 
+def all_as_intended(
+    before: Sequence[str],
+    after: Sequence[str],
+    before_env: Mapping[str, str],
+    after_env: Mapping[str, str],
+    intents: Sequence[Intent],
+) -> bool:
+    """Whether the second launch is the first with every intent carried out, and nothing else.
+
+    What is set is set in the first, what is added is taken out of the second; a removal may have taken any number of
+    values along, and each number is tried.
+    """
+    if len(intents) == 1:
+        return as_intended(before, after, before_env, after_env, intents[0])
+    old_env, new_env = dict(before_env), dict(after_env)
+    candidates = [list(before)]
+    rest = list(after)
+    for intent in intents:
+        name = intent.names[0]
+        if intent.kind == "env":
+            old_env.pop(name, None)
+            if intent.operation != "unset":
+                old_env[name] = intent.values[0]
+        elif intent.operation == "set":
+            candidates = [changed for words in candidates if (changed := _with(words, intent)) is not None]
+        elif intent.operation == "unset":
+            candidates = [changed for words in candidates for changed in _without(words, intent)]
+        else:
+            at = _last(rest, intent)
+            size = 1 if at >= 0 and "=" in rest[at] else 1 + len(intent.values)
+            if at < 0 or [*rest[at].split("=", 1), *rest[at + 1 : at + size]][1:] != list(intent.values):
+                return False
+            del rest[at : at + size]
+    carried = {carrier for intent in intents for carrier in intent.carriers}
+    same_env = all(old_env.get(k) == new_env.get(k) for k in old_env.keys() | new_env.keys() if k not in carried)
+    return same_env and rest in candidates
+
+
+def _with(words: list[str], intent: Intent) -> list[str] | None:
+    """The arguments with a flag set; None: it is not there."""
+    at = _last(words, intent)
+    if at < 0:
+        return None
+    name, joined, _ = words[at].partition("=")
+    if joined:
+        return [*words[:at], f"{name}={intent.values[0]}", *words[at + 1 :]]
+    return [*words[:at], name, *intent.values, *words[at + 1 + len(intent.old or intent.values) :]]
+
+
+def _without(words: list[str], intent: Intent) -> list[list[str]]:
+    """The arguments without a flag, with each number of values that may have gone along."""
+    at = _last(words, intent)
+    if at < 0:
+        return [words]
+    out: list[list[str]] = []
+    end = at + 1
+    while True:
+        out += _without([*words[:at], *words[end:]], intent)
+        if "=" in words[at] or end >= len(words) or looks_like_flag(words[end]):
+            return out
+        end += 1
+
+
 def _variables(before: Mapping[str, str], after: Mapping[str, str], intent: Intent) -> bool:
     name = intent.names[0]
     rest = {key: value for key, value in before.items() if key != name}

@@ -15,7 +15,7 @@ from tools.serve_script.read import Reading, read_file
 from tools.serve_script.refusals import ScriptRefused
 from tools.serve_script.secrets import mask
 from tools.serve_script.select import choose
-from tools.serve_script.text import plain
+from tools.serve_script.text import inward, outward, plain, shown
 from tools.serve_script.variable_plan import VariablePlan
 
 
@@ -61,8 +61,8 @@ def _found(launch: Launch, names: Sequence[str], kind: str, path: str, grammar: 
         if variable is None:
             return Found(None, None, None, f"{path} does not set {names[0]}.")
         known(variable.runs, variable.name, variable.line)
-        shown = mask(f"{variable.name}={variable.text}")
-        return Found(variable.text, variable.name, variable.line, f"{path} line {variable.line}: {shown}")
+        told = mask(f"{variable.name}={shown(variable.text)}")
+        return Found(outward(variable.text), variable.name, variable.line, f"{path} line {variable.line}: {told}")
     flags = [flag for flag in launch.flags(line_of) if is_flag(flag, names, grammar)]
     if not flags:
         return Found(None, None, None, f"{path} does not give {names[0]}.")
@@ -70,7 +70,8 @@ def _found(launch: Launch, names: Sequence[str], kind: str, path: str, grammar: 
     for runs in flag.values:
         known(runs, flag.name, flag.line)
     value = "" if normal(flag.name) in grammar.switches else " ".join(plain(runs) for runs in flag.values)
-    return Found(value, flag.name, flag.line, f"{path} line {flag.line}: {mask((flag.name + ' ' + value).strip())}")
+    told = mask(f"{flag.name} {shown(value)}".strip())
+    return Found(outward(value), flag.name, flag.line, f"{path} line {flag.line}: {told}")
 
 
 def plan_edit(
@@ -142,15 +143,16 @@ def _planned(
         blocked = launches[i].blocked
         if blocked is not None:
             raise ScriptRefused(blocked.kind, blocked.sentence, blocked.remedy, line=launches[i].line)
-    values = () if operation == "unset" or value is None else (value,) if isinstance(value, str) else tuple(value)
+    given = () if operation == "unset" or value is None else (value,) if isinstance(value, str) else tuple(value)
+    values = tuple(inward(item) for item in given)
     plan: FlagPlan | VariablePlan
     if kind == "env":
         plan = VariablePlan(content, path, launches, names, reading)
         plan.change(chosen, operation, "".join(values))
     else:
         plan = FlagPlan(content, path, launches, names, reading)
-        given = tuple(v for v in values if v != "" or len(values) > 1)
-        plan.change(chosen, operation, given, listed=not isinstance(value, str))
+        words = tuple(v for v in values if v != "" or len(values) > 1)
+        plan.change(chosen, operation, words, listed=not isinstance(value, str))
     some = False
     for edit in plan.edits:
         if plan.reads_right(edit, chosen):

@@ -20,7 +20,7 @@ from tools.serve_script.read import read_file
 from tools.serve_script.refusals import ScriptRefused
 from tools.serve_script.splice import Splice, insert_after, remove_words, write_words
 from tools.serve_script.spots import reached, spots
-from tools.serve_script.text import CannotWrite, Runs, plain, write
+from tools.serve_script.text import CannotWrite, Runs, plain, shown, write
 
 
 class FlagPlan(Planning):
@@ -380,7 +380,7 @@ class FlagPlan(Planning):
                 raise ScriptRefused(
                     "not-in-file" if elsewhere else unknown.kind,
                     f"{name} is not written in the launch on line {launch.line}, "
-                    f"and some of its arguments are not in the file: {unknown.what}.",
+                    f"and some of its arguments are not in the file: {shown(unknown.what)}.",
                     "Change it where those arguments come from.",
                     line=launch.line,
                 )

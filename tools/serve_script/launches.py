@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from tools.serve_script.refusals import RefusalKind
 from tools.serve_script.secrets import mask_argv
-from tools.serve_script.text import OPAQUE, Layer, Runs, Unknown, is_plain, plain, unknown_of
+from tools.serve_script.text import OPAQUE, Layer, Runs, Unknown, is_plain, outward, plain, unknown_of
 
 Kind = Literal["bash", "systemd", "supervisord", "compose", "k8s", "envfile", "config"]
 """What sort of launch file it is; `config` is a YAML file of flags that a launch reads with `--config`."""
@@ -158,7 +158,7 @@ class Launch(NamedTuple):
     @property
     def argv(self) -> tuple[str, ...]:
         """Its arguments as text, with an ellipsis for what is not known; they may hold secrets."""
-        return tuple(word.text.replace(OPAQUE, "…") for word in self.words)
+        return tuple(outward(word.text).replace(OPAQUE, "…") for word in self.words)
 
     @property
     def shown(self) -> str:

@@ -14,7 +14,7 @@ from tools.serve_script.read import Reading, read_file
 from tools.serve_script.refusals import RefusalKind, ScriptRefused
 from tools.serve_script.secrets import is_secret_name, mask
 from tools.serve_script.splice import Splice
-from tools.serve_script.text import OPAQUE, Runs, Unknown, unknown_of
+from tools.serve_script.text import Runs, Unknown, outward, shown, unknown_of
 
 _FILLED_IN = re.compile(r"\{\{|\{%|<%|^__[A-Z0-9_]+__$|^@[A-Za-z0-9_]+@$|^%%[A-Z0-9_]+%%$|^<[A-Z_]+>$")
 BY_HAND = "Change it by hand, or where the value comes from."
@@ -75,7 +75,7 @@ def unknown_refusal(unknown: Unknown, name: str, line: int) -> ScriptRefused:
     where = f" on line {line}" if line else ""
     return ScriptRefused(
         unknown.kind,
-        f"The value of {name}{where} is not written in the file: {unknown.what}.",
+        f"The value of {name}{where} is not written in the file: {shown(unknown.what)}.",
         remedies[unknown.kind],
         line=line or None,
     )
@@ -136,21 +136,16 @@ class Planning:
             return
         lines = changed_lines(self.bytes, content)
         where = f"Line {lines[0]}" if len(lines) == 1 else f"Lines {lines[0]} to {lines[-1]}"
-        shown = mask(what) if not is_secret_name(spelling) else f"{spelling} changes"
-        sentence = f"{where}: {shown}."
-        explanation = " ".join([sentence, *notes])
-        shown_old = old.replace(OPAQUE, "…") if old is not None else None
+        told = mask(shown(what)) if not is_secret_name(spelling) else f"{spelling} changes"
+        explanation = " ".join([f"{where}: {told}.", *(shown(note) for note in notes)])
+        meant = intent._replace(
+            values=tuple(outward(value) for value in intent.values),
+            old=None if intent.old is None else tuple(outward(value) for value in intent.old),
+        )
+        before = None if old is None else shown(old)
+        change = diff(self.bytes, content, self.path)
         self.edits.append(
-            Edit(
-                content,
-                diff(self.bytes, content, self.path),
-                explanation,
-                lines,
-                spelling,
-                shown_old,
-                tuple(dict.fromkeys(notes)),
-                intent,
-            )
+            Edit(content, change, explanation, lines, spelling, before, tuple(dict.fromkeys(notes)), meant)
         )
 
     def reads_right(self, edit: Edit, chosen: Sequence[int]) -> bool:
@@ -162,8 +157,8 @@ class Planning:
         if len(after) != len(self.launches):
             return False
         for i, (old, new) in enumerate(zip(self.launches, after, strict=True)):
-            old_env = {v.name: v.text for v in old.env}
-            new_env = {v.name: v.text for v in new.env}
+            old_env = {v.name: outward(v.text) for v in old.env}
+            new_env = {v.name: outward(v.text) for v in new.env}
             if i in chosen:
                 if not as_intended(old.argv[old.first :], new.argv[new.first :], old_env, new_env, edit.intent):
                     return False

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple
 
 from tools.serve_script.bash_walk import HINT
-from tools.serve_script.difference import as_intended
+from tools.serve_script.difference import all_as_intended
 from tools.serve_script.intents import Intent
 from tools.serve_script.read import Reading, kind_of, read_file
 from tools.serve_script.refusals import ScriptRefused, ScriptUnreadable
@@ -50,7 +50,7 @@ def prove(
     after: bytes,
     *,
     path: str,
-    intended: Intent,
+    intended: Intent | Sequence[Intent],
     reading: Reading | None = None,
     circumstances: Circumstances | None = None,
 ) -> Proof:
@@ -60,12 +60,13 @@ def prove(
         before: The file as it is.
         after: The file as it would be.
         path: Its path, for its kind.
-        intended: What is meant to change.
+        intended: What is meant to change; several intents for edits on top of each other.
         reading: How to read the file, where its path does not say it all.
         circumstances: How it is started: arguments, environment.
     """
     reading = reading or Reading()
     circumstances = circumstances or Circumstances()
+    intents = (intended,) if isinstance(intended, Intent) else tuple(intended)
     kind = reading.kind or kind_of(before, path=path)
     shell = kind == "bash" or (kind == "envfile" and reading.env_reader == "bash")
     if shell:
@@ -73,10 +74,10 @@ def prove(
         if complaint:
             return Proof(False, "does-not-parse", f"bash does not accept the file: {mask(complaint)}")
     try:
-        proof = _compare_runs(before, after, path, intended, reading, circumstances)
+        proof = _compare_runs(before, after, path, intents, reading, circumstances)
         if proof.outcome in ("other-difference", "not-reached", "no-effect"):
             # On a busy machine a script can kill a server of its own before the stub has written it down.
-            proof = _compare_runs(before, after, path, intended, reading, circumstances)
+            proof = _compare_runs(before, after, path, intents, reading, circumstances)
         if proof.outcome == "other-difference":
             one, other = (_execute(before, path, reading, circumstances) for _ in range(2))
             if Counter(one.calls) != Counter(other.calls) and one.ended and other.ended:
@@ -125,7 +126,7 @@ def _utf8(text: str) -> str:
 
 
 def _compare_runs(
-    before: bytes, after: bytes, path: str, intended: Intent, reading: Reading, circumstances: Circumstances
+    before: bytes, after: bytes, path: str, intended: Sequence[Intent], reading: Reading, circumstances: Circumstances
 ) -> Proof:
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda content: _execute(content, path, reading, circumstances), (before, after))
@@ -136,7 +137,7 @@ def _compare_runs(
     return judge(old, new, intended, first)
 
 
-def judge(old: Counter[Call], new: Counter[Call], intended: Intent, first: Ran) -> Proof:
+def judge(old: Counter[Call], new: Counter[Call], intended: Sequence[Intent], first: Ran) -> Proof:
     """Compare the servers of two executions."""
     gone, come = list((old - new).elements()), list((new - old).elements())
     total = sum(old.values())
@@ -166,14 +167,13 @@ def judge(old: Counter[Call], new: Counter[Call], intended: Intent, first: Ran) 
     return Proof(True, "proven", how, tuple(dict.fromkeys(differences)), total)
 
 
-def _fits(old: Call, new: Call, intended: Intent) -> bool:
+def _fits(old: Call, new: Call, intended: Sequence[Intent]) -> bool:
     old_env, new_env = dict(old.env), dict(new.env)
     a, b = flatten(old.argv), flatten(new.argv)
-    if as_intended(a, b, old_env, new_env, intended):
+    if all_as_intended(a, b, old_env, new_env, intended):
         return True
-    boxed = old.argv[:1] and old.argv[0] in ("docker", "podman", "nerdctl", "ssh") and intended.kind == "env"
-    if boxed or (intended.kind == "env" and old.argv[0] == "ssh"):
-        return old_env == new_env and _boxed(a, b, intended)
+    if len(intended) == 1 and intended[0].kind == "env" and old.argv[0] in ("docker", "podman", "nerdctl", "ssh"):
+        return old_env == new_env and _boxed(a, b, intended[0])
     return False
 
 

@@ -45,6 +45,8 @@ def remove_words(content: str, words: Sequence[Word], before: Word | None, after
     start, end = first.site[0], last.site[1]
     if start < 0 or end < start or any(w.container != first.container or w.owner != first.owner for w in words):
         return None
+    if first.container == "config":
+        return Splice(*line_around(content, start, end), "")
     between = content[start:end]
     if first.container in ("sequence", "json"):
         return _remove_items(content, first, start, end)

@@ -106,6 +106,21 @@ class Run(NamedTuple):
 Runs = tuple[Run, ...]
 
 
+def inward(text: str) -> str:
+    """A text as its UTF-8 bytes, one character a byte, as this room handles files."""
+    return text.encode("utf-8", "surrogateescape").decode("latin-1")
+
+
+def outward(text: str) -> str:
+    """A text of this room as people write it; bytes that are not UTF-8 become surrogates."""
+    return text.encode("latin-1").decode("utf-8", "surrogateescape")
+
+
+def shown(text: str) -> str:
+    """A text of this room for people to read: an ellipsis for what is not known, odd bytes escaped."""
+    return text.encode("latin-1").decode("utf-8", "backslashreplace").replace(OPAQUE, "…")
+
+
 def is_plain(run: Run) -> bool:
     """Whether it stands in a plain YAML scalar, whose extent its `outer` keeps."""
     return run.layers[-1:] in (("plain",), ("string",), ("flow",))

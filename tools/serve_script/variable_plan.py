@@ -12,7 +12,7 @@ from tools.serve_script.refusals import RefusalKind, ScriptRefused
 from tools.serve_script.secrets import mask
 from tools.serve_script.splice import Splice, remove_variable
 from tools.serve_script.spots import reached, spots
-from tools.serve_script.text import OPAQUE, CannotWrite, write
+from tools.serve_script.text import CannotWrite, write
 
 
 def _filled(place: EnvPlace, name: str, value: str) -> str:
@@ -182,7 +182,7 @@ class VariablePlan(Planning):
             return
         self.propose(
             splice,
-            f"{name}={variable.text.replace(OPAQUE, '…')} is taken out",
+            f"{name}={variable.text} is taken out",
             name,
             variable.text,
             notes,

@@ -322,4 +322,4 @@ def test_no_edit_of_a_few_hundred_scripts_is_unsafe() -> None:
 @pytest.mark.timeout(900)
 def test_no_edit_of_two_thousand_scripts_is_unsafe() -> None:
     """The whole campaign: 2,000 scripts, every edit executed, none unsafe."""
-    campaign(80, 25)
+    campaign(40, 50)
