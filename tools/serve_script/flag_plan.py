@@ -18,6 +18,7 @@ from tools.serve_script.planning import (
 )
 from tools.serve_script.read import read_file
 from tools.serve_script.refusals import ScriptRefused
+from tools.serve_script.secrets import mask
 from tools.serve_script.splice import Splice, insert_after, remove_words, write_words
 from tools.serve_script.spots import reached, spots
 from tools.serve_script.text import CannotWrite, Runs, plain, shown, write
@@ -92,10 +93,11 @@ class FlagPlan(Planning):
             known(runs, flag.name, flag.line)
             no_template(plain(runs), flag.name, flag.line)
         old = tuple(plain(runs) for runs in old_runs)
+        told = mask(shown(" ".join((flag.name, *old))))
         if old == values:
             raise ScriptRefused(
                 "already-so",
-                f"{flag.name} is {' '.join(old)} already, on line {flag.line}.",
+                f"{told} stands there already, on line {flag.line}.",
                 "Nothing is to be done.",
                 line=flag.line,
             )

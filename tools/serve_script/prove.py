@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple
 
+import yaml
+
 from tools.serve_script.bash_walk import HINT
 from tools.serve_script.difference import all_as_intended
 from tools.serve_script.intents import Intent
@@ -73,6 +75,13 @@ def prove(
         complaint = check_syntax(after) or check_syntax(before)
         if complaint:
             return Proof(False, "does-not-parse", f"bash does not accept the file: {mask(complaint)}")
+    if kind in ("compose", "k8s"):
+        try:
+            place = _elsewhere(before, after)
+        except yaml.YAMLError as error:
+            return Proof(False, "does-not-parse", f"The file is not YAML: {mask(str(error).splitlines()[0])}")
+        if place:
+            return Proof(False, "other-difference", f"The files differ at {place}, which is no part of a launch.")
     try:
         proof = _compare_runs(before, after, path, intents, reading, circumstances)
         if proof.outcome in ("other-difference", "not-reached", "no-effect"):
@@ -119,6 +128,27 @@ def _execute(content: bytes, path: str, reading: Reading, circumstances: Circums
         calls += ran.calls
         ended, complaint = ended and ran.ended, complaint or ran.complaint
     return Ran(tuple(calls), ended, complaint)
+
+
+_OURS = frozenset({"command", "args", "env", "environment", "entrypoint"})
+
+
+def _elsewhere(before: bytes, after: bytes) -> str:
+    """Where two YAML files differ outside of commands and environments; empty: nowhere."""
+    one, other = (list(yaml.safe_load_all(content)) for content in (before, after))
+
+    def walk(a: object, b: object, path: tuple[str, ...]) -> str:
+        if a == b or _OURS & set(path) or any(key.startswith("x-") for key in path):
+            return ""
+        if isinstance(a, dict) and isinstance(b, dict):
+            found = (walk(a.get(key), b.get(key), (*path, str(key))) for key in [*a, *(k for k in b if k not in a)])
+            return next((place for place in found if place), "")
+        if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+            pairs = enumerate(zip(a, b, strict=True))
+            return next((place for i, (x, y) in pairs if (place := walk(x, y, (*path, str(i))))), "")
+        return ".".join(path) or "the whole"
+
+    return walk(one, other, ())
 
 
 def _utf8(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from agent.errors import AmbiguousLaunch, EditRefused, UnreadableScript
+from tools.serve_script.secrets import mask
 
 RefusalKind = Literal[
     "ambiguous-launch",  # several launches and no target, or a target that fits several
@@ -34,7 +35,7 @@ class ScriptRefused(EditRefused):
     """An edit that cannot be made safely; `kind` says why in one word, `line` where (1-based, None: nowhere)."""
 
     def __init__(self, kind: RefusalKind, sentence: str, remedy: str, *, line: int | None = None) -> None:
-        super().__init__(sentence, remedy)
+        super().__init__(mask(sentence), remedy)
         self.kind: RefusalKind = kind
         self.line = line
 
@@ -43,7 +44,7 @@ class LaunchAmbiguous(AmbiguousLaunch):
     """The file launches several servers and nothing says which one is meant."""
 
     def __init__(self, sentence: str, remedy: str, *, line: int | None = None) -> None:
-        super().__init__(sentence, remedy)
+        super().__init__(mask(sentence), remedy)
         self.kind: RefusalKind = "ambiguous-launch"
         self.line = line
 
@@ -52,6 +53,6 @@ class ScriptUnreadable(UnreadableScript):
     """The file cannot be read as a launch file."""
 
     def __init__(self, kind: RefusalKind, sentence: str, remedy: str, *, line: int | None = None) -> None:
-        super().__init__(sentence, remedy)
+        super().__init__(mask(sentence), remedy)
         self.kind: RefusalKind = kind
         self.line = line

@@ -6,6 +6,7 @@ import pytest
 
 from agent.errors import AmbiguousLaunch, EditRefused, Refused, UnreadableScript
 from tools.serve_script.edit import plan_edit, plan_edits
+from tools.serve_script.handover import handover
 from tools.serve_script.launches import Target
 from tools.serve_script.prove import prove
 from tools.serve_script.read import Reading
@@ -180,5 +181,21 @@ def test_kinds_that_no_service_restarts_are_planned_all_the_same() -> None:
     edit = plan_edit(
         content, path="compose.yaml", kind="flag", names=["--seed"], operation="set", value="2", reading=Reading()
     )
+    told = handover("compose", "my compose.yaml")
 
     assert edit.content == content.replace(b"--seed 1", b"--seed 2")
+    assert told is not None
+    assert "applied nothing" in told.sentence
+    assert told.commands[-1] == "docker compose -f 'my compose.yaml' up -d"
+    assert handover("bash", "serve.sh") is None
+
+
+def test_a_refusal_tells_no_secret() -> None:
+    """Setting a key to what it is already says so without the key."""
+    content = b"vllm serve /m --api-key tops3cret\n"
+
+    with pytest.raises(EditRefused) as refusal:
+        plan_edit(content, path="x.sh", kind="flag", names=["--api-key"], operation="set", value="tops3cret")
+
+    assert getattr(refusal.value, "kind", None) == "already-so"
+    assert "tops3cret" not in str(refusal.value)

@@ -151,3 +151,15 @@ class TestProof:
         )
 
         assert (alone.outcome, called.outcome) == ("not-reached", "proven")
+
+    def test_a_manifest_may_differ_in_commands_and_environments_only(self) -> None:
+        """A change of anything else in a YAML file is no part of an edit, whatever the servers say."""
+        run("true\n")
+        before = b"services:\n  a:\n    image: x\n    command: vllm serve /m --seed 1\n"
+        after = before.replace(b"--seed 1", b"--seed 2")
+
+        right = prove(before, after, path="compose.yaml", intended=SET_SEED)
+        wrong = prove(before, after.replace(b"image: x", b"image: y"), path="compose.yaml", intended=SET_SEED)
+
+        assert (right.outcome, wrong.outcome) == ("proven", "other-difference")
+        assert "services.a.image" in wrong.how
