@@ -34,8 +34,32 @@ class Outcome(NamedTuple):
     """Why there is none."""
 
 
+LOOK_SECONDS = 0.5
+"""Between two looks at the engine's counters: some ten decode steps of a busy large model, so that traffic shows."""
+
+
+class Stall(NamedTuple):
+    """How long a worker may go without a token after a storm before it counts as wedged: the longer of the two."""
+
+    steps: float = 150.0
+    """In decode steps of its own for a lone request, as measured before the storm."""
+    floor_seconds: float = 6.0
+    """In seconds, however short its steps are."""
+
+
+STALL = Stall()
+
+
 def run_check(
-    host: Host, *, base_url: str, check: Check, phase: Phase, seed: int, limit_seconds: float, tell: Tell
+    host: Host,
+    *,
+    base_url: str,
+    check: Check,
+    phase: Phase,
+    seed: int,
+    limit_seconds: float,
+    tell: Tell,
+    stall: Stall = STALL,
 ) -> tuple[Reading, ...]:
     """Run one check from the worker's host and return its readings.
 
@@ -47,6 +71,7 @@ def run_check(
         seed: Decides prompts, facts, orders and cuts; another seed sends other text.
         limit_seconds: When the load ends at the latest, whatever it has by then.
         tell: Is told about the progress a few times a second.
+        stall: When a worker counts as wedged after a storm.
 
     Returns:
         `sessions`: corrupted_sessions (share) and failed_requests (share). `throughput`: one
@@ -60,6 +85,8 @@ def run_check(
         "count": check.count,
         "tokens": check.tokens,
         "seed": seed,
+        "steps": stall.steps,
+        "floor_seconds": stall.floor_seconds,
     }
     outcome = _measure(host, wish, limit_seconds, tell)
     if check.name == "sessions":
@@ -109,7 +136,7 @@ def live_requests(host: Host, *, base_url: str, limit_seconds: float) -> int | N
     Returns:
         The number, or None where it could not be counted.
     """
-    wish = {"kind": "counters", "base_url": base_url, "window_seconds": min(1.0, limit_seconds / 4)}
+    wish = {"kind": "counters", "base_url": base_url, "window_seconds": min(LOOK_SECONDS, limit_seconds / 4)}
     result, _ = _measure(host, wish, limit_seconds, _say_nothing)
     live = result.get("live")
     return live if isinstance(live, int) else None

@@ -439,7 +439,9 @@ class Worker:
             tell=lambda says: tell(says, None),
         )
 
-    def check(self, check: Check, *, phase: Phase, seed: int, limit_seconds: float, tell: Tell) -> tuple[Reading, ...]:
+    def check(
+        self, check: Check, *, phase: Phase, seed: int, limit_seconds: float, stall: probe.Stall, tell: Tell
+    ) -> tuple[Reading, ...]:
         """Send the load of one check from the worker's host and read what comes back."""
         return probe.run_check(
             self.host,
@@ -449,6 +451,7 @@ class Worker:
             seed=seed,
             limit_seconds=limit_seconds,
             tell=tell,
+            stall=stall,
         )
 
     def through_entry(self, phase: Phase, limit_seconds: float) -> Reading:

@@ -25,6 +25,7 @@ from agent.nodes.startup import start_seconds
 from agent.state import Parts, RunState, Tell, stoppable, tell_of
 from policies.demands import baseline_checks
 from policies.judge import judge_baseline
+from tools.probe import Stall
 from tools.worker import Snapshot
 
 Exits = Command[Literal["verify", "roll_back", "record"]]
@@ -162,6 +163,7 @@ def measure(check: Check, phase: Phase, seed: int, parts: Parts, tell: Tell) -> 
         phase=phase,
         seed=seed,
         limit_seconds=LIMIT_OF_A_CHECK_SECONDS,
+        stall=Stall(parts.policy.times.stall, parts.policy.times.stall_floor_seconds),
         tell=lambda text, share: or_stop({"kind": "progress", "text": f"{phase}: {text}", "share": share}),
     )
     for reading in readings:

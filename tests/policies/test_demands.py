@@ -154,4 +154,4 @@ def test_times_follow_the_worker() -> None:
     assert times.start_limit_seconds(float("nan")) == 900
     assert times.watchdog_seconds(72) == 216
     assert times.stall_seconds(0.1) == pytest.approx(15)
-    assert times.stall_seconds(None) == 6
+    assert times.stall_seconds(None) == 4
