@@ -1046,7 +1046,7 @@ class Throughput:
                     stopped = "the time was up"
                     break
                 if number < 0:
-                    await self._burst(size, min(self._tokens, max(16, self._tokens // 4)), f"warm:{size}")
+                    await self._burst(size, min(self._tokens, max(8, self._tokens // 4)), f"warm:{size}")
                 else:
                     replies, burst = await self._repeated(size, f"{number}:{size}")
                     bursts.append({"round": number, **burst})
