@@ -21,13 +21,16 @@ from tools.serve_script.bash_walk import HINT, Context, Shared
 from tools.serve_script.bash_words import Piece, adjacent, unknown_run
 from tools.serve_script.launches import Blocked, EnvPlace, Launch, Variable, Word
 from tools.serve_script.programs import TALKERS, Seen, base, is_python, see
+from tools.serve_script.refusals import ScriptUnreadable
 from tools.serve_script.text import OPAQUE, Run, Runs, Source, Unknown, cut, plain
 
 _ACTIVATES = re.compile(
     r"(?:^|/)(?:activate|conda\.sh|deactivate|bashrc|\.bashrc|profile|\.profile|setvars\.sh)(?:$|\s)"
 )
 _FILLERS = frozenset({"sed", "envsubst", "awk", "gawk", "perl", "m4", "j2", "jinja2", "gomplate", "mustache"})
+_SCRIPT_NAME = re.compile(r"\.(?:sh|bash|service|conf|sbatch|slurm|job|run)$")
 _MOST_DEEP = 12
+_MOST_CALLS = 20_000
 _TELLS = re.compile(
     r"(?:^|[;&|{(]|\b(?:then|do|else)\b)\s*(?:export\s+|readonly\s+|declare\s+-\w*[gx]\w*\s+)?\w+(?:\[[^]]*\])?\+?=",
     re.M,
@@ -278,6 +281,7 @@ class _Shell(Start):
         if name is None:
             return
         children = node.children
+        prefix = self._prefix([c for c in children if c.type == "variable_assignment"], name)
         literal = self.source.text[name.start_byte : name.end_byte]
         if literal in TALKERS and literal not in self.functions:
             self._talker(literal, node)
@@ -315,11 +319,28 @@ class _Shell(Start):
         if first == "shift" and self.state.arguments:
             self.state.arguments = self.state.arguments[1:]
             return
-        prefix = [c for c in children if c.type == "variable_assignment" and c.start_byte < name.start_byte]
         if OPAQUE in first and not HINT.search(" ".join(texts)):
             self._used(texts)
             return
         self._start(node, name, prefix, words, document)
+
+    def _prefix(self, assignments: list[Node], name: Node) -> list[Node]:
+        """The assignments that belong to a command.
+
+        tree-sitter takes `A=1 B=2` and the command on the next line for one command; bash does not, and those
+        assignments are carried out here.
+        """
+        if not assignments:
+            return []
+        text = self.source.text
+        ends = [node.start_byte for node in assignments[1:]] + [name.start_byte]
+        own = 0
+        for i, (node, following) in enumerate(zip(assignments, ends, strict=True)):
+            if re.search(r"(?<!\\)\n", text[node.end_byte : following]):
+                own = i + 1
+        for node in assignments[:own]:
+            self.assignment(node, alone=own == 1)
+        return assignments[own:]
 
     def _talker(self, literal: str, node: Node) -> None:
         text = self.source.text[node.start_byte : node.end_byte]
@@ -393,6 +414,11 @@ class _Shell(Start):
         self.called.add(name)
         if name in self.stack or len(self.stack) > _MOST_DEEP or not self._matters(name):
             return
+        self.shared.calls += 1
+        if self.shared.calls > _MOST_CALLS:
+            raise ScriptUnreadable(
+                "does-not-parse", "Its functions call each other too often to be followed.", "Edit it by hand."
+            )
         saved = self.state.arguments
         saved_context = self.context
         self.state.arguments = arguments
@@ -453,7 +479,7 @@ class _Shell(Start):
         env = self._environment(prefix, words, seen)
         start = self.source.extent(name.start_byte, name.end_byte)[0]
         place = EnvPlace(start, "{name}={value} ", ("bare", *self.source.layers_at(name.start_byte)))
-        site = self.source.extent(node.start_byte, node.end_byte)
+        site = self.source.extent((prefix[0] if prefix else name).start_byte, node.end_byte)
         if "`#" in self.source.text[node.start_byte : node.end_byte]:
             self.errors.append((node.start_byte, node.end_byte))
         self.begin(words, seen, env, site, place, document)
@@ -503,6 +529,8 @@ class _Shell(Start):
             self.used.add(path)
             text = plain(self.written[path][0])
             if not HINT.search(text):
+                continue
+            if path not in self.templates and not text.startswith("#!") and not _SCRIPT_NAME.search(path):
                 continue
             if path in self.templates:
                 self._template(path)

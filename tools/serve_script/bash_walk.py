@@ -36,6 +36,7 @@ class Shared:
         self.files = files
         self.launches: list[Launch] = []
         self.depth = 0
+        self.calls = 0
 
 
 class Walk:

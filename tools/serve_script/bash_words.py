@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tools.serve_script.bash_state import Held, State
 from tools.serve_script.launches import Word
+from tools.serve_script.refusals import ScriptUnreadable
 from tools.serve_script.text import OPAQUE, Layer, Run, Runs, Source, Unknown, Via, cut, plain, unknown_of
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ _DOUBLE_ESCAPES = frozenset('\\"$`\n')
 _HEREDOC_ESCAPES = frozenset("\\$`\n")
 _ANSI = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "f": "\f", "v": "\v"}
 _BLANKS = " \t\n"
+_MOST = 20_000
+"""Words of an array, or pieces of a text."""
 
 
 class Piece(NamedTuple):
@@ -69,6 +72,7 @@ class Words:
         out: Runs = ()
         for piece in self.pieces(node, None):
             out += _joined(piece.items) if piece.items is not None else piece.runs
+        _bounded(len(out))
         return out or self.source.take(node.start_byte, node.end_byte, "bare")
 
     def elements(self, node: Node) -> tuple[Word, ...]:
@@ -78,6 +82,7 @@ class Words:
         for group in adjacent(node.named_children, self.source):
             words = self.fields(group)
             out += [w._replace(container="array", owner=owner) if w.container == "command" else w for w in words]
+            _bounded(len(out))
         return tuple(out)
 
     # ------------------------------------------------------------------------------------------------ pieces
@@ -377,6 +382,12 @@ class Words:
             if chosen is not None:
                 return Piece((), split=True, items=chosen)
         return self.unknown("several-values", f"{name} is assigned in several places under conditions", start, end)
+
+
+def _bounded(size: int) -> None:
+    """A variable that doubles itself line by line would not fit into memory."""
+    if size > _MOST:
+        raise ScriptUnreadable("does-not-parse", "A variable grows beyond what can be followed.", "Edit it by hand.")
 
 
 def _split_or_not(run: Run, via: Via, *, many: bool) -> Run:

@@ -16,6 +16,7 @@ from tools.serve_script.yaml_text import Document, MappingNode, Node, ScalarNode
 
 _COMPOSE = re.compile(r"\$\$|\$\{(\w+)((?::-|:\?|:\+|-|\?|\+)[^}]*)?\}|\$([A-Za-z_]\w*)")
 _KUBE = re.compile(r"\$\$\(|\$\(([A-Za-z_][\w.-]*)\)")
+_MOST_NODES = 50_000
 _POD_KEYS = ("containers", "initContainers", "mainContainer", "container")
 
 
@@ -342,10 +343,20 @@ def read_manifests(
     return tuple(out)
 
 
-def _pods(node: Node, around: tuple[str, ...]) -> Iterator[tuple[MappingNode, tuple[str, ...]]]:
+def _pods(
+    node: Node, around: tuple[str, ...], on_path: frozenset[int] = frozenset(), visited: list[int] | None = None
+) -> Iterator[tuple[MappingNode, tuple[str, ...]]]:
+    """Each container with the names around it; an anchor within itself is left out."""
+    visited = [] if visited is None else visited
+    visited.append(id(node))
+    if len(visited) > _MOST_NODES:
+        raise ScriptUnreadable("does-not-parse", "The anchors of the file unfold into too much.", "Edit it by hand.")
+    if id(node) in on_path:
+        return
+    on_path |= {id(node)}
     if isinstance(node, SequenceNode):
         for item in node.value:
-            yield from _pods(item, around)
+            yield from _pods(item, around, on_path, visited)
         return
     for key, _, value in entries(node):
         if key in _POD_KEYS and isinstance(value, SequenceNode):
@@ -359,7 +370,7 @@ def _pods(node: Node, around: tuple[str, ...]) -> Iterator[tuple[MappingNode, tu
             title = member(value, "name")
             if isinstance(title, ScalarNode):
                 inner = (title.value, *inner)
-            yield from _pods(value, inner if isinstance(value, MappingNode) else around)
+            yield from _pods(value, inner if isinstance(value, MappingNode) else around, on_path, visited)
 
 
 def _pod(

@@ -83,6 +83,16 @@ def read_file(content: bytes, *, path: str, reading: Reading) -> tuple[Launch, .
             "Convert the line ends (dos2unix) first, and look at what then runs.",
             line=line,
         )
+    try:
+        return _read(content, kind, reading)
+    except RecursionError:
+        raise ScriptUnreadable(
+            "does-not-parse", f"{path} is nested too deeply, or calls itself.", "Edit it by hand."
+        ) from None
+
+
+def _read(content: bytes, kind: Kind, reading: Reading) -> tuple[Launch, ...]:
+    text = content.decode("latin-1")
     whole = (Run(text, 0, len(text), (), (0, len(text))),)
     if kind == "bash":
         return read_shell(whole, content=content, files=reading.files)

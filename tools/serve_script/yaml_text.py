@@ -67,10 +67,14 @@ class Document:
             ) from None
 
         self._flow: set[int] = set()
+        self._visited: set[tuple[int, bool]] = set()
         for root in self.roots:
             self._find_flow(root, inside=False)
 
     def _find_flow(self, node: Node, *, inside: bool) -> None:
+        if (id(node), inside) in self._visited:
+            return
+        self._visited.add((id(node), inside))
         if isinstance(node, ScalarNode):
             if inside:
                 self._flow.add(id(node))
@@ -98,8 +102,9 @@ class Document:
             node: The scalar.
             string: It has to stay a string, whatever is written there.
         """
-        assert isinstance(node, ScalarNode)
         start, end = self.extent(node)
+        if not isinstance(node, ScalarNode):
+            return (Run(OPAQUE, start, end, (), (start, end), (), Unknown("computed", "it is no scalar")),)
         value = node.value.encode("utf-8", "surrogatepass").decode("latin-1")
         if "{{" in value:
             return (

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
+from agent.errors import Refused
 from tools.serve_script.edit import value_of
 from tools.serve_script.launches import LineOf, Target
-from tools.serve_script.read import kind_of, read_launches
+from tools.serve_script.read import Reading, kind_of, read_launches
 from tools.serve_script.refusals import LaunchAmbiguous, ScriptRefused, ScriptUnreadable
 
 SCRIPT = b"""#!/usr/bin/env bash
@@ -130,3 +133,37 @@ class TestValueOf:
 
         assert refusal.value.kind == "no-launch"
         assert refusal.value.remedy
+
+
+class TestHostileFiles:
+    @pytest.mark.parametrize(
+        ("content", "path"),
+        [
+            (b"(" * 3000 + b"vllm serve /m" + b")" * 3000, "x.sh"),
+            (b"A=(x y)\n" + b'A=("${A[@]}" "${A[@]}")\n' * 60 + b'vllm serve "${A[@]}" --seed 1\n', "x.sh"),
+            (b"A=xy\n" + b'A="$A$A"\n' * 60 + b"vllm serve $A --seed 1\n", "x.sh"),
+            (b"f() { f; f; vllm serve /m --seed 1; }\nf\n", "x.sh"),
+            (
+                b"".join(b"f%d() { f%d; f%d; f%d; }\n" % (i, i + 1, i + 1, i + 1) for i in range(40))
+                + b"f40() { vllm serve /m --seed 1; }\nf0\n",
+                "x.sh",
+            ),
+            (b"cat > a.sh <<'E'\nbash a.sh\nvllm serve /m --seed 1\nE\nbash a.sh\n", "x.sh"),
+            (b"source ./x.sh\nvllm serve /m\n", "x.sh"),
+            (b"services: &a\n  x: *a\n", "compose.yaml"),
+            (b"kind: Pod\napiVersion: v1\nspec: &a {containers: [*a], b: *a, c: *a}\n", "pod.yaml"),
+            (b"services: " + b"[" * 4000, "compose.yaml"),
+            (
+                b"services: {a: {command: &l0 [vllm, serve]}}\n"
+                + b"".join(b"x%d: &l%d [*l%d, *l%d, *l%d]\n" % (i, i, i - 1, i - 1, i - 1) for i in range(1, 30)),
+                "compose.yaml",
+            ),
+            (b"[Service]\nExecStart=" + b"\\\n" * 3000 + b"/bin/vllm serve /m --seed 1\n", "x.service"),
+        ],
+        ids=range(12),
+    )
+    def test_a_file_made_to_break_the_reader_is_read_or_refused(self, content: bytes, path: str) -> None:
+        """Depth, doubling and cycles end in an answer or a refusal, soon, and never in a traceback."""
+        reading = Reading(files={"x.sh": content} if b"source" in content else {})
+        with suppress(Refused):
+            value_of(content, path=path, names=["--seed"], kind="flag", reading=reading)
