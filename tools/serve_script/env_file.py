@@ -59,7 +59,7 @@ def _value(source: Source, line: str, begin: int, at: int, reader: str) -> Runs:
         comment = re.compile(r"\s#").search(line, at)
         if comment and comment.start() < end:
             end = comment.start()
-    return source.take(begin + at, begin + end, "unit" if reader != "docker" else "line")
+    return source.take(begin + at, begin + end, "env")
 
 
 def read_env_file(content: bytes, *, reader: str, starts: str, files: Mapping[str, bytes]) -> tuple[Launch, ...]:
@@ -78,7 +78,7 @@ def read_env_file(content: bytes, *, reader: str, starts: str, files: Mapping[st
     newline = "\r\n" if "\r\n" in text else "\n"
     lead = newline if text and not text.endswith("\n") else ""
     final = "" if text and not text.endswith("\n") else newline
-    layer: Layer = {"bash": "bare", "docker": "line"}.get(reader, "unit")  # type: ignore[assignment]
+    layer: Layer = {"bash": "bare", "docker": "line"}.get(reader, "env")  # type: ignore[assignment]
     quoted = "" if reader == "docker" else f'{lead}{{name}}="{{value}}"{final}'
     place = EnvPlace(
         end, f"{lead}{{name}}={{value}}{final}", (layer,), quoted, ("double" if reader == "bash" else "env-double",)

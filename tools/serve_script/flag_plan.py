@@ -106,19 +106,14 @@ class FlagPlan(Planning):
         allowed = {(j, k) for j in chosen for k in range(flags[j].word, flags[j].last + 1)}
         if len(old_runs) == 1 and len(values) == 1:
             self.overridden(old_runs[0], notes)
-            for carrying in (False, True):
-                for spot in spots(old_runs[0], values[0]):
-                    words, variables = reached(self.launches, spot.start, spot.end)
-                    carriers = self.carriers(variables, old_runs[0], chosen)
-                    if not words <= allowed or carriers is None or bool(carriers) != carrying:
-                        continue
-                    if not all(any(j == k for k, _ in words) for j in chosen):
-                        continue
-                    through = f", through the variable {spot.through}" if spot.through else ""
-                    what = f"{flag.name} {old[0]} becomes {values[0]}{through}"
-                    self.propose(spot.splice, what, flag.name, old[0], notes, intent._replace(carriers=carriers))
-                if self.edits:
-                    break
+            for spot in spots(old_runs[0], values[0]):
+                words, variables = reached(self.launches, spot.start, spot.end)
+                carriers = self.carriers(variables, old_runs[0], chosen)
+                if not words <= allowed or carriers is None or not all(any(j == k for k, _ in words) for j in chosen):
+                    continue
+                through = f", through the variable {spot.through}" if spot.through else ""
+                what = f"{flag.name} {old[0]} becomes {values[0]}{through}"
+                self.propose(spot.splice, what, flag.name, old[0], notes, intent._replace(carriers=carriers))
             if not self.edits:
                 self._not_alone(flag, old_runs[0])
             return

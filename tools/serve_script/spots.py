@@ -36,6 +36,9 @@ def spots(runs: Runs, value: str) -> Iterator[Spot]:
                 text = write(value, layers)
             yield Spot(Splice(*place, text), *place, through)
         except CannotWrite:
+            if layers == ("env",):
+                with suppress(CannotWrite):
+                    yield Spot(Splice(*place, f'"{write(value, ("env-double",))}"'), *place, through)
             if layers[:1] in (("single",), ("double",), ("ansi",)) and outer == (place[0] - quotes, place[1] + 1):
                 with suppress(CannotWrite):
                     yield Spot(Splice(*outer, write(value, ("bare", *layers[1:]))), *outer, through)

@@ -34,6 +34,7 @@ Layer = Literal[
     "yaml-single",  # a YAML scalar between single quotes
     "block",  # a line of a YAML block scalar
     "line",  # a line of a file without any quoting
+    "env",  # an unquoted value of an env file
     "env-double",  # between the double quotes of an env file
     "env-single",  # between the single quotes of an env file
     "ini",  # an unquoted item of a supervisord environment
@@ -292,6 +293,12 @@ def _unit(text: str) -> str:
     return text
 
 
+def _env(text: str) -> str:
+    if re.search(r"[\s\"'\\#;$`]", text):
+        raise CannotWrite
+    return text
+
+
 def _escaped(pattern: str) -> Callable[[str], str]:
     """A writer that puts a backslash before what the pattern names, where a line end cannot stand."""
 
@@ -340,6 +347,7 @@ _WRITERS: dict[Layer, Callable[[str], str]] = {
     "yaml-single": lambda text: _without("\n")(text).replace("'", "''"),
     "block": _without("\n"),
     "line": _without("\n\r"),
+    "env": _env,
     "env-double": _escaped(r'(["\\`$])'),
     "env-single": _without("'\n"),
     "ini": _without("\n\"',;#\\ "),
