@@ -280,7 +280,11 @@ class FlagPlan(Planning):
             inner = FlagPlan(
                 deeper, self.path, read_file(deeper, path=self.path, reading=self.reading), self.names, self.reading
             )
-            again = {j: inner._occurrences(inner.launches[j]) for j in chosen}
+            same_launches = len(inner.launches) == len(self.launches)
+            again = {j: inner._occurrences(inner.launches[j]) for j in chosen} if same_launches else {}
+            if not again or not all(again.values()):
+                self.refuse("quoting", f"{flag.name} stands several times, and not all can be taken out.", BY_HAND)
+                return
             inner._remove_flag(chosen, again)
             for edit in inner.edits:
                 self.propose_content(

@@ -232,7 +232,7 @@ def _tail(runs: Runs, start: int) -> Runs:
             else:
                 out.append(run._replace(text=rest, start=-1))
         at += size
-    if not out:
+    if not out and runs:
         last = runs[-1]
         out.append(last._replace(text="", start=last.end, outer=(last.end, last.end)) if last.start >= 0 else last)
     return tuple(out)

@@ -42,7 +42,7 @@ def spots(runs: Runs, value: str) -> Iterator[Spot]:
             if layers[:1] in (("single",), ("double",), ("ansi",)) and outer == (place[0] - quotes, place[1] + 1):
                 with suppress(CannotWrite):
                     yield Spot(Splice(*outer, write(value, ("bare", *layers[1:]))), *outer, through)
-    if any(run.start < 0 for run in runs):
+    if not runs or any(run.start < 0 for run in runs):
         return  # the text lies in another file: forcing it here would only hide it
     size = sum(len(run.text) for run in runs)
     shared = [via for via in runs[0].via if all(via in run.via for run in runs)]

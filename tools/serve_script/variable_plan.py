@@ -166,7 +166,7 @@ class VariablePlan(Planning):
         notes.append(f"{name} from the environment of whoever runs the file would now come through.")
         content = splice.apply(self.content).encode("latin-1")
         again = read_file(content, path=self.path, reading=self.reading)
-        if len(again) == len(self.launches) and any(v.name == name for j in chosen for v in again[j].env):
+        if len(again) == len(self.launches) and any(v.name == name for v in again[chosen[0]].env):
             inner = VariablePlan(content, self.path, again, self.names, self.reading)
             inner._remove_variable(chosen, next(v for v in again[chosen[0]].env if v.name == name))
             for edit in inner.edits:
