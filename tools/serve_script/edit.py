@@ -10,6 +10,7 @@ from tools.serve_script.flag_plan import FlagPlan
 from tools.serve_script.intents import Edit, Found, Intent, Operation
 from tools.serve_script.launches import Launch, LineOf, Target
 from tools.serve_script.names import Grammar, normal
+from tools.serve_script.options import grammar as engine_grammar
 from tools.serve_script.planning import in_force, is_flag, known
 from tools.serve_script.read import Reading, read_file
 from tools.serve_script.refusals import ScriptRefused
@@ -47,12 +48,20 @@ def value_of(
     launches = read_file(content, path=path, reading=reading)
     line_of = LineOf(content)
     chosen = choose(launches, target)
-    answers = {_found(launches[i], names, kind, path, reading.grammar, line_of) for i in chosen}
+    options = _grammar(reading, launches[chosen[0]])
+    answers = {_found(launches[i], names, kind, path, options, line_of) for i in chosen}
     if len(answers) > 1:
         raise ScriptRefused(
             "several-values", f"The branches of {path} give {names[0]} different values.", "Say which launch is meant."
         )
     return answers.pop()
+
+
+def _grammar(reading: Reading, launch: Launch) -> Grammar:
+    """What is known of the options: as handed in, or else all that we know of the engine."""
+    if reading.grammar != Grammar():
+        return reading.grammar
+    return engine_grammar("vllm" if launch.engine == "vllm" else "sglang")
 
 
 def _found(launch: Launch, names: Sequence[str], kind: str, path: str, grammar: Grammar, line_of: LineOf) -> Found:
@@ -145,6 +154,7 @@ def _planned(
             raise ScriptRefused(blocked.kind, blocked.sentence, blocked.remedy, line=launches[i].line)
     given = () if operation == "unset" or value is None else (value,) if isinstance(value, str) else tuple(value)
     values = tuple(inward(item) for item in given)
+    reading = reading._replace(grammar=_grammar(reading, launches[chosen[0]]))
     plan: FlagPlan | VariablePlan
     if kind == "env":
         plan = VariablePlan(content, path, launches, names, reading)

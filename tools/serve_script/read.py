@@ -36,7 +36,7 @@ class Reading(NamedTuple):
     environ: Mapping[str, str] = {}
     """What the environment of whoever starts it is known to hold, for files that are filled in from it."""
     grammar: Grammar = Grammar()
-    """What is known of the engine's options."""
+    """What is known of the engine's options; empty: what `options.yaml` knows of it."""
 
 
 def kind_of(content: bytes, *, path: str) -> Kind:

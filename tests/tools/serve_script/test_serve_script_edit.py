@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent.errors import AmbiguousLaunch, EditRefused, Refused, UnreadableScript
-from tools.serve_script.edit import plan_edit, plan_edits
+from tools.serve_script.edit import plan_edit, plan_edits, value_of
 from tools.serve_script.handover import handover
 from tools.serve_script.launches import Target
 from tools.serve_script.prove import prove
@@ -199,3 +199,15 @@ def test_a_refusal_tells_no_secret() -> None:
 
     assert getattr(refusal.value, "kind", None) == "already-so"
     assert "tops3cret" not in str(refusal.value)
+
+
+def test_what_follows_a_switch_is_no_value_of_it() -> None:
+    """A switch before the model is a switch, though a word follows."""
+    content = b"vllm serve --enforce-eager /m --port 1\n"
+    ask = {"path": "x.sh", "kind": "flag", "names": ["--enforce-eager"]}
+
+    found = value_of(content, **ask)  # type: ignore[arg-type]
+    edit = plan_edit(content, operation="unset", value=None, **ask)  # type: ignore[arg-type]
+
+    assert found.value == ""
+    assert edit.content == b"vllm serve /m --port 1\n"

@@ -18,7 +18,10 @@ from tools.serve_script.read import EnvReader, Reading
 CASES: list[dict[str, Any]] = yaml.safe_load(
     (Path(__file__).parents[2] / "data" / "serve-corpus" / "siblings.yaml").read_text(encoding="utf-8")
 )
-FRAGMENTS = ["'", '"', "\\\n", "$", "${", "}", "(", ")", "`", "\n", "<<EOF\n", "EOF\n", "=", "--", "#", ";", "&&", "|", "ÿ", "[", "]", "{", ":", "\t", "eval", "if", "fi\n", "*", "%", "\r", "&a", "*a"]
+FRAGMENTS = [
+    *"'\"$`(){}[]=#;&|:*%\n\t\r\xff",
+    *("\\\n", "${", "<<EOF\n", "EOF\n", "--", "&&", "eval ", "if ", "fi\n", "&a ", "*a ", "- "),
+]
 OPERATIONS: dict[str, tuple[str, Operation]] = {
     "set_flag": ("flag", "set"),
     "add_flag": ("flag", "add"),
