@@ -133,10 +133,18 @@ def owner_here() -> Owner:
 
 
 def owner_lives(owner: Owner) -> bool:
-    """Whether an owner's process is still there; one on another machine is taken to be alive."""
-    if owner.host != platform.node():
-        return True
-    return owner.boot_id == _boot_id() and _start_ticks(owner.pid) == owner.start_ticks
+    """Whether an owner's process is still there; one on another machine is taken to be alive.
+
+    The boot id says which machine it is: names change, and a container has one of its own.
+    """
+    if owner.boot_id == _boot_id():
+        return _start_ticks(owner.pid) == owner.start_ticks
+    return owner.host != platform.node()
+
+
+def same_machine(owner: Owner) -> bool:
+    """Whether an owner runs, or ran, on this very boot of this machine, so that its process can be looked for."""
+    return owner.boot_id == _boot_id() or owner.host == platform.node()
 
 
 def _host(worker: WorkerSettings) -> Host:

@@ -418,7 +418,7 @@ class Plan(Noun):
     watchdog_seconds: float
     """The host takes the change back by itself when the agent has been silent for this long."""
     approve_within_seconds: float
-    """How long after `made_at` an approval may be given and used."""
+    """How long after `made_at` an approval may be given, and how long after that it may be used."""
 
     @property
     def digest(self) -> str:
@@ -427,7 +427,7 @@ class Plan(Noun):
 
     @property
     def expires(self) -> datetime:
-        """Until when an approval may be given and used."""
+        """Until when an approval may be given."""
         return self.made_at + timedelta(seconds=self.approve_within_seconds)
 
 

@@ -7,6 +7,7 @@
         ApprovalExpired      28    ForeignApproval    29    SpentApproval      30    DiskFull          31
         StaleState           32    EditRefused        33    CorruptBaseline    34    DoesNotFit        35
         StoreUnusable        36    UnknownRun         37    NotUnderstood      38    EngineRefuses      39
+        CannotProve          40
       HostError              the host did not do what it was asked: host, command, status, and what it said
         NoAnswer             nobody knows whether it was done: never success, and for a change never tried again blindly
         HelperRefused        the helper on the host said no, with the kind of refusal
@@ -156,6 +157,12 @@ class EngineRefuses(Refused):
     """This engine version would not start with the setting, or would clamp, cut or ignore it."""
 
     code = 39
+
+
+class CannotProve(Refused):
+    """What a proof needs is not at hand: the listener cannot be seen, or the log holds no start."""
+
+    code = 40
 
 
 class HostError(PrudentError):

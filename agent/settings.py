@@ -8,8 +8,9 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from agent.domain import Noun
 from agent.errors import BadSettings, UnknownWorker
@@ -24,7 +25,15 @@ _VARIABLES = {
     "PRUDENT_STORE": ("store", "path"),
 }
 
-Url = Annotated[str, Field(pattern=r"^https?://[^\s/]+")]
+
+def _with_port(url: str) -> str:
+    """Refuse an address whose port is none; `urlsplit` says so only when it is asked."""
+    _ = urlsplit(url).port
+    return url
+
+
+Url = Annotated[str, Field(pattern=r"^https?://[^\s/]+"), AfterValidator(_with_port)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
 
 class CommandService(Noun):
@@ -92,7 +101,7 @@ class Settings(Noun):
     """Where runs and records are kept."""
     reasoner: ReasonerSettings | None = None
     """The model; none: rules."""
-    workers: Mapping[str, WorkerSettings] = Field(min_length=1)
+    workers: Mapping[Name, WorkerSettings] = Field(min_length=1)
     """The workers by name."""
 
     def worker(self, name: str | None) -> tuple[str, WorkerSettings]:
@@ -152,7 +161,10 @@ def load(path: Path, environ: Mapping[str, str]) -> Settings:
         settings = Settings.model_validate(raw)
     except ValidationError as error:
         raise _explained(path, text, error, environ) from error
-    return _absolute(settings, path.resolve().parent)
+    try:
+        return _absolute(settings, path.resolve().parent)
+    except RuntimeError as error:
+        raise BadSettings(f"{path}: {error}.", "Write the path without the ~, or with a user that there is.") from error
 
 
 def _with_environment(raw: dict[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
@@ -160,7 +172,8 @@ def _with_environment(raw: dict[str, Any], environ: Mapping[str, str]) -> dict[s
     raw = dict(raw)
     for variable, (section, key) in _VARIABLES.items():
         if variable in environ:
-            raw[section] = {**raw.get(section, {}), key: environ[variable]}
+            there = raw.get(section, {})
+            raw[section] = {**there, key: environ[variable]} if isinstance(there, dict) else there
     return raw
 
 

@@ -61,7 +61,7 @@ class RunState(TypedDict, total=False):
 
 @dataclass
 class Stop:
-    """The operator's wish to end a run early; the law then treats what is missing as missing."""
+    """The wish to end a run early; the law then treats what is missing as missing."""
 
     asked: threading.Event = field(default_factory=threading.Event)
     """Set once somebody asked."""

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from agent.domain import Approval, Change, Check, Execution, Forecast, Knob, Phase, Plan, Process, Reading, Setting
-from agent.errors import EditRefused, HostError, NoAnswer, Refused, UnreadableScript, WorkerDown
+from agent.errors import EditRefused, HelperRefused, HostError, NoAnswer, Refused, UnreadableScript, WorkerDown
 from tools import probe
 from tools.engines import sglang_info, sglang_log
 from tools.engines.catalogue import canonical, spellings
@@ -23,16 +23,18 @@ from tools.engines.log_lines import lines_of
 from tools.engines.sglang_memory import forecast
 from tools.host import Host
 from tools.serve_script.edit import Intent, diff, plan_edit, value_of
+from tools.serve_script.handover import Handover, handover
 from tools.serve_script.launches import LineOf, Target
-from tools.serve_script.prove import prove
-from tools.serve_script.read import read_launches
+from tools.serve_script.prove import Proof, prove
+from tools.serve_script.read import kind_of, read_launches
 from tools.serve_script.secrets import mask, mask_argv
 from tools.serve_script.text import OPAQUE, plain
 from tools.service import Progress, ServiceSpec, Waited, wait_ready
 from tools.transaction import Heartbeat, Observation, Writer
 
-TAIL_OF_A_LOG = 4 * 1024 * 1024
-"""Bytes of a log that hold its last start: a recorded start with prefill capture and debug output takes 0.1 MB."""
+TAILS_OF_A_LOG = (4 * 1024 * 1024, 64 * 1024 * 1024)
+"""Bytes from the end of a log in which its last start is looked for, before all of it is read. A recorded start takes
+0.1 MB, and a day of decode lines some ten."""
 EARLIER_STARTS = 8
 """Starts before the last that a forecast learns from; more of them say little more."""
 LEASE_SECONDS = 60.0
@@ -57,6 +59,8 @@ class Snapshot(NamedTuple):
     environment are the engine's, also where the launch file does not `exec`."""
     version: str | None
     """The engine's version."""
+    served_by: Literal["main", "descendant", "foreign", "nobody"]
+    """Who listens on the port, in relation to the main process; `nobody` also where this user may not see it."""
     in_force: Mapping[str, str]
     """Values in force by knob name: flags as the engine reports them, variables as the process has them."""
     facts: StartupFacts | None
@@ -90,6 +94,8 @@ class Edited(NamedTuple):
     explanation: str
     intents: tuple[Intent, ...]
     """What it means to change, for the proof."""
+    handover: Handover | None
+    """What a person does with it, where no service of ours starts the file; None: Prudent can apply it."""
 
 
 class RunTransaction:
@@ -128,10 +134,26 @@ class RunTransaction:
         done = self.status()
         if done is not None and done.state == "committed":
             return done
-        return self._writer.commit(self._held, self._run)
+        try:
+            return self._writer.commit(self._held, self._run)
+        except NoAnswer:
+            done = self.status()
+            if done is not None and done.state == "committed":
+                return done
+            raise
 
-    def undo(self) -> Execution:
-        """Take the change back; see `Writer.undo`."""
+    def undo(self, ttl: float) -> Execution:
+        """Take the change back; see `Writer.undo`.
+
+        A lease that this process holds is used as it is: on a full disk a new one could not be written, an undo can.
+        """
+        if self._token is not None:
+            try:
+                return self._writer.undo(self._token, self._run)
+            except HelperRefused as refusal:
+                if refusal.kind != "fenced":
+                    raise
+        self.take(ttl)
         return self._writer.undo(self._held, self._run)
 
     def abandon(self, *, by: str, reason: str) -> Execution:
@@ -146,6 +168,8 @@ class RunTransaction:
 
     def heartbeat(self, every: float, *, opened: bool = True) -> AbstractContextManager[Heartbeat]:
         """Renew the lease, and the watchdog once a transaction is open, while a block runs."""
+        if self._token is None:
+            self.take(max(every, LEASE_SECONDS))
         return self._writer.heartbeat(self._held, self._run if opened else None, every=every)
 
     @property
@@ -251,18 +275,42 @@ class Worker:
             raise self._down(f"{url} answers {answer.status}")
         return document
 
-    def facts(self, version: str | None = None) -> StartupFacts | None:
-        """The last start in the log; None where the log cannot be read or holds none."""
-        return self._starts(version)[0]
+    def facts(self, version: str | None = None, *, after: int = 0) -> StartupFacts | None:
+        """The last start in the log, or in what was written to it since it had `after` bytes.
 
-    def _starts(self, version: str | None) -> tuple[StartupFacts | None, tuple[StartupFacts, ...]]:
-        """The last start and those before it, as far as the log reaches."""
+        None where the log cannot be read, or holds no start there.
+        """
+        return self._starts(version, after)[0]
+
+    def log_bytes(self) -> int | None:
+        """Size of the log now, so that a later start can be told from those before; None: it cannot be read."""
         try:
-            text = self.host.read(self._log, tail=TAIL_OF_A_LOG)
+            done = self.host.run(["stat", "-L", "-c", "%s", self._log], timeout=QUESTION_SECONDS)
         except HostError:
+            return None
+        return int(done.stdout) if done.status == 0 else None
+
+    def _starts(self, version: str | None, after: int = 0) -> tuple[StartupFacts | None, tuple[StartupFacts, ...]]:
+        """The last start and those before it; a worker that has run for days has its start far up in the log."""
+        size = self.log_bytes()
+        if size is None:
             return None, ()
-        log = sglang_log.read_log(lines_of(io.BytesIO(text)), version=version or self._version, earlier=EARLIER_STARTS)
-        return log.facts, log.earlier
+        since = size - after if after <= size else size
+        for window in (*TAILS_OF_A_LOG, since):
+            tail = min(window, since)
+            if tail <= 0:
+                break
+            try:
+                text = self.host.read(self._log, tail=tail)
+            except HostError:
+                return None, ()
+            log = sglang_log.read_log(
+                lines_of(io.BytesIO(text)), version=version or self._version, earlier=EARLIER_STARTS
+            )
+            whole = log.facts is not None and bool(log.facts.settings)
+            if whole or tail == since:
+                return (log.facts if whole else None), log.earlier
+        return None, ()
 
     def snapshot(self) -> Snapshot:
         """Everything at once, each part read from where it is true.
@@ -286,6 +334,7 @@ class Worker:
             script_sha256=hashlib.sha256(script).hexdigest(),
             process=seen.process,
             server=server,
+            served_by="nobody" if listener is None else listener.relation,
             version=version,
             in_force=self._in_force(info, server, facts),
             facts=facts,
@@ -399,30 +448,52 @@ class Worker:
             content = edit.content
             told += [edit.explanation, *edit.notes]
             intents.append(edit.intent)
-        shown = diff(script, content, self._script)
-        return Edited(content, hashlib.sha256(content).hexdigest(), shown, " ".join(told), tuple(intents))
+        return Edited(
+            content=content,
+            sha256=hashlib.sha256(content).hexdigest(),
+            diff=diff(script, content, self._script),
+            explanation=" ".join(told),
+            intents=tuple(intents),
+            handover=handover(kind_of(script, path=self._script), self._script),
+        )
 
-    def prove(self, script: bytes, edited: Edited) -> str:
+    def prove(self, script: bytes, edited: Edited) -> Proof:
         """Execute the script before and after the edit with stubbed programs, and say what that showed.
 
         Raises:
             EditRefused: it shows a difference that was not intended.
         """
-        proof = prove(script, edited.content, path=self._script, intended=edited.intents[-1])
+        proof = prove(script, edited.content, path=self._script, intended=edited.intents)
         if proof.outcome in {"other-difference", "no-effect", "does-not-parse"}:
             raise EditRefused(
                 f"Executed, the edited script does not do what was meant. {proof.how}",
                 "Edit it by hand; nothing was touched.",
             )
-        return proof.how if proof.proven else f"UNPROVEN: {proof.how}"
+        return proof
 
     # ------------------------------------------------------------------------------------------------- starts
 
-    def follow_start(self, started: Process, *, limit_seconds: float, tell: Tell) -> Waited:
-        """Wait until the process that was started serves, dies, or runs out of time."""
+    def follow_start(
+        self,
+        started: Process,
+        *,
+        limit_seconds: float,
+        log_before: int,
+        tell: Tell,
+        pause: Callable[[float], None] | None = None,
+    ) -> Waited:
+        """Wait until the process that was started serves, dies, stands still, or runs out of time.
+
+        Args:
+            started: What the service manager started.
+            limit_seconds: After this the start has failed; after half of it without progress it stands still.
+            log_before: Bytes that the log had before: starts up to there are not this one.
+            tell: Hears how far it is.
+            pause: Lets time pass between two looks; may raise to end the wait.
+        """
 
         def progress() -> Progress:
-            facts = self.facts()
+            facts = self.facts(after=log_before)
             seen = self.observe()
             ours = seen.listener is not None and seen.listener.relation in {"main", "descendant"}
             says = "starting" if facts is None else _how_far(facts)
@@ -433,9 +504,9 @@ class Worker:
             main=self.writer.main,
             progress=progress,
             deadline=limit_seconds,
-            patience=limit_seconds,
+            patience=limit_seconds / 2,
             clock=self._clock,
-            sleep=self._sleep,
+            sleep=pause or self._sleep,
             tell=lambda says: tell(says, None),
         )
 

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -48,13 +48,34 @@ def carry(run: str, graph: Run, parts: Parts, show: Show, ask: Ask, start: RunSt
     """
     config: RunnableConfig = {"configurable": {"thread_id": run}, "recursion_limit": 50}
     payload: Any = start
-    with _stopping(run, parts, show):
-        while _stream(graph, config, parts, show, payload):
-            _await_decision(graph.get_state(config).values["plan"], parts, show, ask)
-            payload = Command(resume="decided")
+    with _stopping(run, parts) as signals:
+        try:
+            _to_the_end(graph, config, parts, show, ask, payload)
+        except Exception as error:
+            # A node or a checkpoint broke. Nothing is kept after that: one more pass takes back what was begun.
+            parts.stop.why = f"broken off by {type(error).__name__}: {error}"
+            parts.stop.asked.set()
+            show.event({"kind": "stop", "text": f"{parts.stop.why}; whatever was begun is being taken back"})
+            try:
+                _to_the_end(graph, config, parts, show, ask, _next_payload(graph, config, start))
+            except Exception:
+                text = f"that failed too; the host takes it back by itself, and prudent resume {run} proves it"
+                show.event({"kind": "stop", "text": text})
+                raise error from None
     record: Record = graph.get_state(config).values["record"]
     show.record(record)
-    return Outcome(record=record, interrupted=parts.stop.asked.is_set())
+    return Outcome(record=record, interrupted=bool(signals))
+
+
+def _to_the_end(graph: Run, config: RunnableConfig, parts: Parts, show: Show, ask: Ask, payload: Any) -> None:
+    while _stream(graph, config, parts, show, payload):
+        _await_decision(graph.get_state(config).values["plan"], parts, show, ask)
+        payload = Command(resume="decided")
+
+
+def _next_payload(graph: Run, config: RunnableConfig, start: RunState | None) -> Any:
+    """What carries a broken graph on: nothing, or the start where no checkpoint was written yet."""
+    return None if graph.get_state(config).values else start
 
 
 def _stream(graph: Run, config: RunnableConfig, parts: Parts, show: Show, payload: Any) -> bool:
@@ -82,33 +103,38 @@ def _await_decision(plan: Plan, parts: Parts, show: Show, ask: Ask) -> None:
 
 
 @contextmanager
-def _stopping(run: str, parts: Parts, show: Show) -> Iterator[None]:
-    """Ctrl-C and SIGTERM: the first takes the change back, the second says so, the third lets go.
+def _stopping(run: str, parts: Parts) -> Iterator[list[int]]:
+    """Ctrl-C, SIGTERM and SIGHUP: the first takes the change back, the second says so, the third lets go.
 
     The nodes run in a thread of LangGraph's, so a signal is a wish that they look at, never an exception among them.
+    The handler may interrupt anything of ours, so it takes no lock and prints with a bare system call.
     """
-    pressed = 0
+    seen: list[int] = []
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
-        nonlocal pressed
-        pressed += 1
-        if pressed == 1:
+        seen.append(number)
+        if len(seen) == 1:
             parts.stop.why = f"stopped by {'Ctrl-C' if number == signal.SIGINT else signal.Signals(number).name}"
             parts.stop.asked.set()
-            show.event({"kind": "stop", "text": "stopping: whatever was begun is taken back and proven"})
-        elif pressed == 2:
-            text = "still taking it back; once more leaves it to the host's watchdog and `prudent resume`"
-            show.event({"kind": "stop", "text": text})
+            _say("stopping: whatever was begun is taken back and proven")
+        elif len(seen) == 2:
+            _say("still taking it back; once more leaves it to the host's watchdog and `prudent resume`")
         else:
-            show.event({"kind": "stop", "text": f"let go: prudent resume {run} takes it back and proves it"})
+            _say(f"let go: prudent resume {run} takes it back and proves it")
             os._exit(INTERRUPTED)
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, on_signal) for number in numbers}
     try:
-        yield
+        yield seen
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):
+        os.write(2, f"\nprudent: {text}\n".encode())
 
 
 def pause(_plan: Plan) -> None:

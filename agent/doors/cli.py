@@ -7,15 +7,17 @@ import os
 import secrets
 import select
 import sys
+import termios
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
-from agent.assemble import Assembly, assemble, open_store, owner_lives
+from agent.assemble import Assembly, assemble, open_store, owner_lives, same_machine
 from agent.domain import Approval, Decision, Plan, Request, Verdict
 from agent.doors.carry import INTERRUPTED, Outcome, carry, pause
 from agent.doors.drawing import edges, mermaid
@@ -78,8 +80,9 @@ def ask(
     """Ask for a change, or ask what something is."""
     settings = load_settings()
     name, _ = settings.worker(worker)
+    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     run = "r-" + "".join(secrets.choice("23456789abcdefghjkmnpqrstuvwxyz") for _ in range(6))
-    request = Request(run=run, text=text, worker=name, door="cli", by=getpass.getuser(), at=datetime.now(UTC))
+    request = Request(run=run, text=text, worker=name, door="cli", by=_user(), at=datetime.now(UTC))
     with (
         assemble(settings, name, environ=os.environ) as parts,
         logged(_show(as_json), _log_of(settings), run) as show,
@@ -93,28 +96,46 @@ def ask(
 @app.command()
 def resume(
     run: Annotated[str | None, typer.Argument(help="The run; left out: every run whose owner is gone.")] = None,
+    take_over: Annotated[
+        bool,
+        typer.Option("--take-over", help="Take RUN over from an owner on another machine; it is fenced off."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Bring runs whose owner died to a named verdict about a proven worker."""
     settings = load_settings()
-    open_runs = _open_runs(settings, run)
+    open_runs = _open_runs(settings, run, take_over=take_over)
     if not open_runs:
         _show(as_json).event({"kind": "nothing", "text": "There is nothing to resume."})
         return
-    outcomes: list[Outcome] = []
+    codes = []
     for request in open_runs:
-        with (
-            assemble(settings, request.worker, environ=os.environ) as parts,
-            logged(_show(as_json), _log_of(settings), request.run) as show,
-        ):
-            row = parts.store.run(request.run)
-            assert row is not None
-            if not parts.store.adopt_run(request.run, parts.parts.owner, row.owner):
-                raise RunInFlight(f"Run {request.run} was taken over by somebody else just now.", "Let them finish.")
-            show.event({"kind": "run", "text": f"resuming run {request.run}: {request.text!r}", "run": request.run})
-            start = parts.resumption(request.run)
-            outcomes.append(carry(request.run, parts.graph, parts.parts, show, _asker(parts, as_json), start))
-    _leave(outcomes[-1])
+        try:
+            outcome = _resume(settings, request, as_json)
+        except Refused as refusal:
+            if run is not None:
+                raise
+            _show(as_json).event({"kind": "refusal", "text": f"run {request.run}: {refusal}"})
+            codes.append(refusal.code)
+            continue
+        codes.append(_code(outcome))
+        if outcome.interrupted:
+            break
+    raise typer.Exit(max(codes, key=_gravity))
+
+
+def _resume(settings: Settings, request: Request, as_json: bool) -> Outcome:
+    with (
+        assemble(settings, request.worker, environ=os.environ) as parts,
+        logged(_show(as_json), _log_of(settings), request.run) as show,
+    ):
+        row = parts.store.run(request.run)
+        assert row is not None
+        if not parts.store.adopt_run(request.run, parts.parts.owner, row.owner):
+            raise RunInFlight(f"Run {request.run} was taken over by somebody else just now.", "Let them finish.")
+        show.event({"kind": "run", "text": f"resuming run {request.run}: {request.text!r}", "run": request.run})
+        start = parts.resumption(request.run)
+        return carry(request.run, parts.graph, parts.parts, show, _asker(parts, as_json), start)
 
 
 @app.command()
@@ -156,12 +177,15 @@ def settle(
     with assemble(settings, row.request.worker, environ=os.environ) as parts:
         transaction = parts.parts.worker.transaction(run)
         done = transaction.status()
-        if done is None or done.state != "undo_failed":
+        if done is None or done.state not in {"open", "undo_failed"}:
             raise UnknownRun(f"There is nothing to settle in run {run}.", f"See prudent show {run}.")
-        transaction.abandon(by=getpass.getuser(), reason=reason)
+        if done.state == "open":
+            done = transaction.undo(parts.parts.policy.times.watchdog_seconds(None))
+        if done.state == "undo_failed":
+            transaction.abandon(by=_user(), reason=reason)
         transaction.release()
     if as_json:
-        print_json({"run": run, "settled_by": getpass.getuser(), "reason": reason})
+        print_json({"run": run, "settled_by": _user(), "reason": reason})
     else:
         console().print(f"Settled: worker {row.request.worker} is free for changes again.")
 
@@ -221,7 +245,7 @@ def history(worker: WorkerName = None, limit: int = 20, as_json: Json = False) -
     out = console()
     out.print(table if table.row_count else "Nothing has been asked yet.")
     if broken is not None:
-        out.print(f"[bold red]The chain of records does not hold from record {broken} on.[/]")
+        out.print(Text(f"The chain of records does not hold from record {broken} on.", style="bold red"))
 
 
 @app.command()
@@ -357,10 +381,10 @@ def _decide(run: str, decision: str, digest: str | None, reason: str, as_json: b
             run=run,
             digest=plan.digest,
             decision="approve" if decision == "approve" else "reject",
-            by=getpass.getuser(),
+            by=_user(),
             door="cli",
             at=now,
-            expires=plan.expires,
+            expires=now + timedelta(seconds=plan.approve_within_seconds),
             reason=reason,
         )
         if not store.decide(said):
@@ -387,7 +411,7 @@ def _said_already(earlier: Approval) -> SpentApproval:
     )
 
 
-def _open_runs(settings: Settings, run: str | None) -> list[Request]:
+def _open_runs(settings: Settings, run: str | None, *, take_over: bool) -> list[Request]:
     """Runs that have no record and whose owner is gone."""
     with open_store(settings) as store:
         rows = store.runs(open_only=True)
@@ -397,11 +421,13 @@ def _open_runs(settings: Settings, run: str | None) -> list[Request]:
                 raise UnknownRun(f"There is no run {run!r}.", "See prudent history.")
             if row.ended is not None:
                 raise UnknownRun(f"Run {run} has ended already.", f"See prudent show {run}.")
-            if owner_lives(row.owner):
+            if owner_lives(row.owner) and not (take_over and not same_machine(row.owner)):
+                elsewhere = "" if same_machine(row.owner) else f"; if it is gone: prudent resume {run} --take-over"
                 raise RunInFlight(
-                    f"Run {run} is being carried by process {row.owner.pid} on {row.owner.host}.", "Let it finish."
+                    f"Run {run} is being carried by process {row.owner.pid} on {row.owner.host}.",
+                    f"Let it finish{elsewhere}.",
                 )
-            rows = [row]
+            return [row.request]
         return [row.request for row in reversed(rows) if not owner_lives(row.owner)]
 
 
@@ -414,6 +440,8 @@ def _asker(parts: Assembly, as_json: bool) -> Callable[[Plan], None]:
     def prompt(plan: Plan) -> None:
         if plan.digest not in asked:
             asked.add(plan.digest)
+            # What was typed before the card was shown is no answer to it.
+            termios.tcflush(sys.stdin, termios.TCIFLUSH)
             sys.stdout.write("\nCarry it out? [y/N] ")
             sys.stdout.flush()
         if not select.select([sys.stdin], [], [], 0.3)[0]:
@@ -426,10 +454,10 @@ def _asker(parts: Assembly, as_json: bool) -> Callable[[Plan], None]:
                 run=plan.run,
                 digest=plan.digest,
                 decision="approve" if yes else "reject",
-                by=getpass.getuser(),
+                by=_user(),
                 door="terminal",
                 at=now,
-                expires=plan.expires,
+                expires=now + timedelta(seconds=plan.approve_within_seconds),
             )
         )
 
@@ -438,9 +466,18 @@ def _asker(parts: Assembly, as_json: bool) -> Callable[[Plan], None]:
 
 def _leave(outcome: Outcome) -> None:
     """End with the code of what came of it."""
-    if outcome.interrupted:
-        raise typer.Exit(INTERRUPTED)
-    raise typer.Exit(code_of(outcome.record.verdict))
+    raise typer.Exit(_code(outcome))
+
+
+def _code(outcome: Outcome) -> int:
+    """A run that was stopped says so, unless a person has to look: that is never hidden."""
+    code = code_of(outcome.record.verdict)
+    return INTERRUPTED if outcome.interrupted and code != EXIT_CODES["needs_human"] else code
+
+
+def _gravity(code: int) -> int:
+    """Which of several outcomes is told: a person who has to look before all, what was kept last."""
+    return 1000 if code == EXIT_CODES["needs_human"] else code
 
 
 def code_of(verdict: Verdict) -> int:
@@ -448,6 +485,14 @@ def code_of(verdict: Verdict) -> int:
     if verdict.decision == "refused" and verdict.refusal in refusals():
         return refusals()[verdict.refusal].code
     return EXIT_CODES[verdict.decision]
+
+
+def _user() -> str:
+    """The login name, or the number where the system knows no name for it."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 def _log_of(settings: Settings) -> Path:

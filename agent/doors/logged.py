@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,16 @@ import structlog
 from agent.domain import Plan, Record
 from agent.doors.show import Show
 
+_GONE = (OSError, ValueError)
+"""What a stream raises that is closed, full, gone, or of an encoding that lacks a sign."""
+
 
 class Logged:
-    """A display that writes down what it passes on; progress is passed on only."""
+    """A display that writes down what it passes on; progress is passed on only.
+
+    A terminal that is gone, a closed pipe or a full disk must not end a run in the middle of a change: what cannot be
+    shown or written down is left out.
+    """
 
     def __init__(self, show: Show, log: Any, run: str) -> None:
         """Take the display, a structlog logger, and the run that its lines are about."""
@@ -25,24 +32,31 @@ class Logged:
         """Write an event down and pass it on."""
         if event.get("kind") != "progress":
             rest = {key: value for key, value in event.items() if key not in {"kind", "run"}}
-            self._log.info(str(event.get("kind")), **rest)
-        self._show.event(event)
+            self._write(str(event.get("kind")), **rest)
+        with suppress(*_GONE):
+            self._show.event(event)
 
     def card(self, plan: Plan) -> None:
         """Write down which plan was shown."""
-        self._log.info("plan", digest=plan.digest, change=plan.change.summary)
-        self._show.card(plan)
+        self._write("plan", digest=plan.digest, change=plan.change.summary)
+        with suppress(*_GONE):
+            self._show.card(plan)
 
     def waiting(self, plan: Plan, seconds_left: float) -> None:
         """Pass it on."""
-        self._show.waiting(plan, seconds_left)
+        with suppress(*_GONE):
+            self._show.waiting(plan, seconds_left)
 
     def record(self, record: Record) -> None:
         """Write down how it ended."""
-        self._log.info(
-            "record", seq=record.seq, hash=record.hash, decision=record.verdict.decision, state=record.verdict.state
-        )
-        self._show.record(record)
+        verdict = record.verdict
+        self._write("record", seq=record.seq, hash=record.hash, decision=verdict.decision, state=verdict.state)
+        with suppress(*_GONE):
+            self._show.record(record)
+
+    def _write(self, event: str, **rest: Any) -> None:
+        with suppress(*_GONE):
+            self._log.info(event, **rest)
 
 
 @contextmanager

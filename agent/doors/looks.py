@@ -13,6 +13,7 @@ from agent.assemble import Assembly, assemble
 from agent.domain import Change, Knob, Setting
 from agent.doors.terminal import console, forecast_table, print_json
 from agent.errors import HostError, NotUnderstood, OutOfBounds, Refused
+from agent.nodes.estimate_memory import measured_starts
 from agent.settings import Settings, find, load
 from tools.engines.catalogue import bounds, check_value, knob_named, knobs
 from tools.engines.explain import knob_lines, memory_bar
@@ -81,13 +82,7 @@ def forecast_command(wanted: Wanted, worker: WorkerArgument = None, as_json: Jso
     with assemble(settings, name, environ=os.environ) as parts:
         change = change_of(parts, wanted)
         floor = parts.parts.policy.floor_gb
-        seconds = [
-            reading.value
-            for record in parts.store.records(worker=name, limit=20)
-            for reading in record.readings
-            if reading.metric == "start_seconds" and reading.value is not None
-        ]
-        forecast = parts.parts.worker.forecast(change, floor_gb=floor, start_seconds=seconds)
+        forecast = parts.parts.worker.forecast(change, floor_gb=floor, start_seconds=measured_starts(parts.parts))
     if as_json:
         print_json(forecast.model_dump(mode="json"))
         return
@@ -128,11 +123,22 @@ def script_diff(wanted: Wanted, worker: WorkerArgument = None, as_json: Json = F
         edited = parts.parts.worker.edit(content, change_of(parts, wanted, live=False))
         proof = parts.parts.worker.prove(content, edited)
     if as_json:
-        print_json({"diff": edited.diff, "explanation": edited.explanation, "proof": proof, "sha256": edited.sha256})
+        print_json(
+            {
+                "diff": edited.diff,
+                "explanation": edited.explanation,
+                "proven": proof.proven,
+                "proof": proof.how,
+                "sha256": edited.sha256,
+                "by_hand": edited.handover.commands if edited.handover else None,
+            }
+        )
         return
     console().print(edited.explanation, markup=False)
     console().print(edited.diff, markup=False)
-    console().print(proof, markup=False)
+    console().print(proof.how if proof.proven else f"UNPROVEN: {proof.how}", markup=False)
+    if edited.handover is not None:
+        console().print("\n".join((edited.handover.sentence, *edited.handover.commands)), markup=False)
 
 
 def load_settings() -> Settings:

@@ -31,7 +31,7 @@ _RISK = {"low": "green", "medium": "yellow", "high": "red"}
 
 def console() -> Console:
     """The terminal, or lines of 110 characters where there is none."""
-    return Console(width=None if sys.stdout.isatty() else 110, highlight=False)
+    return Console(width=None if sys.stdout.isatty() else 110, highlight=False, markup=False)
 
 
 def print_json(document: Any) -> None:
@@ -73,7 +73,7 @@ class Terminal:
             self._told = True
             self._console.print(
                 f"\nWaiting for a decision, {seconds_left / 60:.0f} min at most: "
-                f"[bold]prudent approve {plan.run}[/bold]  or  [bold]prudent reject {plan.run}[/bold]"
+                f"prudent approve {plan.run}  or  prudent reject {plan.run}"
             )
 
     def record(self, record: Record) -> None:
@@ -169,7 +169,7 @@ def forecast_table(forecast: Forecast, *, whole: bool = False) -> Group:
             continue
         now = f"{row.now:g}" if row.now is not None else "?"
         span = f"{then.low:g}" if then.low == then.high else f"{then.low:g} to {then.high:g}"
-        table.add_row(row.name, now, f"{span} {then.unit}", then.basis)
+        table.add_row(*map(Text, (row.name, now, f"{span} {then.unit}", then.basis)))
     style = {"fits": "green", "unsure": "yellow", "does not fit": "red"}[forecast.fits]
     lines: list[Any] = [Text(""), table, Text(f"{forecast.fits}: {forecast.why}", style=style)]
     if still:
@@ -184,9 +184,8 @@ def verdict_panel(verdict: Verdict, run: str) -> Panel:
     if verdict.findings:
         table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
         for finding in verdict.findings:
-            mark = {"met": "[green]met[/]", "breached": "[red]breached[/]"}.get(
-                finding.outcome, f"[yellow]{finding.outcome.replace('_', ' ')}[/]"
-            )
+            style = {"met": "green", "breached": "red"}.get(finding.outcome, "yellow")
+            mark = Text(finding.outcome.replace("_", " "), style=style)
             table.add_row(mark, Text(finding.criterion), Text(finding.says, overflow="fold"))
         lines += [Text(""), table]
     if verdict.reopen_when:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -13,6 +14,7 @@ from agent.nodes.carried import carried
 from agent.state import Parts, RunState, Tell
 from memory.precedents import precedents_for
 
+_INSISTS = re.compile(r"\b(?:anyway|all the same|nevertheless|try again|once more|regardless)\b")
 RECORDS = 1000
 """Records that are looked through: parsing so many takes 0.2 s."""
 
@@ -38,7 +40,8 @@ def _consult_history(state: RunState, parts: Parts, tell: Tell) -> Command[Liter
     for precedent in precedents:
         title = precedent.what.partition(". ")[0]
         tell({"kind": "precedent", "text": f"{precedent.id}: {title}. ({precedent.why})"})
-    waiting = _still_deferred(change, records, snapshot.version)
+    insists = bool(_INSISTS.search(state["request"].text.lower()))
+    waiting = None if insists else _still_deferred(change, records, snapshot.version)
     if waiting is not None:
         return Command(update={"precedents": precedents, "verdict": _answer(waiting)}, goto="record")
     return Command(update={"precedents": precedents}, goto="assess_risk")
@@ -53,7 +56,7 @@ def _still_deferred(change: Change, records: Sequence[Record], version: str | No
         if earlier.verdict.decision != "deferred" or earlier.verdict.reopen_when is None:
             return None
         ran_on = next((fact.what for fact in earlier.evidence if fact.what.startswith("engine version ")), None)
-        return earlier if ran_on == f"engine version {version}" else None
+        return earlier if version is not None and ran_on == f"engine version {version}" else None
     return None
 
 
@@ -63,5 +66,8 @@ def _answer(earlier: Record) -> Verdict:
         state="untouched",
         why=f"This was tried on {earlier.at:%Y-%m-%d} (run {earlier.run}) and deferred: {earlier.verdict.why}",
         reopen_when=earlier.verdict.reopen_when,
-        remedy=f"The engine is still the same, so the condition cannot hold yet; see prudent show {earlier.run}.",
+        remedy=(
+            "The engine is the one from then, and nothing here says that the condition holds; "
+            f"see prudent show {earlier.run}. To try it all the same, add the word: anyway"
+        ),
     )

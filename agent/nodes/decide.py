@@ -20,6 +20,15 @@ def decide(state: RunState, runtime: Runtime[Parts]) -> Command[Literal["roll_ba
     tell({"kind": "node", "text": "decide"})
     plan, readings = state["plan"], tuple(state.get("readings", ()))
     judged = judge(plan.criteria, readings, state.get("noise"), plan.checks)
+    if judged.decision == "kept" and not _may_commit(plan.run, parts):
+        verdict = Verdict(
+            decision="deferred",
+            state="unknown",
+            why=f"Every criterion was met, but the run was {parts.stop.why} before the change was confirmed.",
+            findings=judged.findings,
+            remedy="Ask again when it suits.",
+        )
+        return Command(update={"verdict": verdict}, goto="roll_back")
     if judged.decision == "kept":
         try:
             execution = parts.worker.transaction(plan.run).commit()
@@ -60,3 +69,14 @@ def decide(state: RunState, runtime: Runtime[Parts]) -> Command[Literal["roll_ba
     )
     tell({"kind": "verdict", "text": f"{decision.replace('_', ' ')}: {why}"})
     return Command(update={"verdict": verdict}, goto="roll_back")
+
+
+def _may_commit(run: str, parts: Parts) -> bool:
+    """Whether a change may be confirmed: nobody wants to stop, or the host has confirmed it already."""
+    if not parts.stop.asked.is_set():
+        return True
+    try:
+        done = parts.worker.transaction(run).status()
+    except (Refused, HostError):
+        return False
+    return done is not None and done.state == "committed"

@@ -19,13 +19,7 @@ def estimate_memory(state: RunState, runtime: Runtime[Parts]) -> Command[Literal
 
 def _estimate_memory(state: RunState, parts: Parts, tell: Tell) -> Command[Literal["plan_verification", "record"]]:
     change = state["change"]
-    starts = [
-        reading.value
-        for record in parts.store.records(worker=parts.name, limit=20)
-        for reading in record.readings
-        if reading.metric == "start_seconds" and reading.value is not None
-    ]
-    forecast = parts.worker.forecast(change, floor_gb=parts.policy.floor_gb, start_seconds=starts)
+    forecast = parts.worker.forecast(change, floor_gb=parts.policy.floor_gb, start_seconds=measured_starts(parts))
     tell({"kind": "forecast", "text": f"{forecast.fits}: {forecast.why}"})
     if forecast.fits == "does not fit":
         raise DoesNotFit(
@@ -33,3 +27,13 @@ def _estimate_memory(state: RunState, parts: Parts, tell: Tell) -> Command[Liter
             "Choose a smaller value, or make room first (a smaller memory fraction or context length).",
         )
     return Command(update={"forecast": forecast}, goto="plan_verification")
+
+
+def measured_starts(parts: Parts) -> list[float]:
+    """Seconds that this worker's starts took, from the last records, the newest first."""
+    return [
+        reading.value
+        for record in parts.store.records(worker=parts.name, limit=20)
+        for reading in record.readings
+        if reading.metric == "start_seconds" and reading.value is not None
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Literal
 
 from langgraph.runtime import Runtime
@@ -11,8 +12,10 @@ from agent.domain import Check, Execution, Phase, Plan, Reading, Verdict
 from agent.errors import (
     ApprovalExpired,
     ForeignApproval,
+    HelperRefused,
     HostError,
     NoAnswer,
+    PrudentError,
     Refused,
     SpentApproval,
     StaleState,
@@ -21,7 +24,7 @@ from agent.errors import (
 )
 from agent.nodes.carried import refused, silent, stopped
 from agent.nodes.plan_verification import LIMIT_OF_A_CHECK_SECONDS
-from agent.nodes.startup import start_seconds
+from agent.nodes.startup import note_log_bytes, start_seconds
 from agent.state import Parts, RunState, Tell, stoppable, tell_of
 from policies.demands import baseline_checks
 from policies.judge import judge_baseline
@@ -37,73 +40,90 @@ def execute(state: RunState, runtime: Runtime[Parts]) -> Exits:
     tell({"kind": "node", "text": "execute"})
     plan = state["plan"]
     parts.store.set_state(plan.run, "executing")
+    done = parts.worker.transaction(plan.run).status()
+    return _go_on(state, done, parts, tell) if done is not None else _begin(state, parts, tell)
+
+
+def _begin(state: RunState, parts: Parts, tell: Tell) -> Exits:
+    """Everything before the first write, and the opening of the transaction: what stops it leaves nothing touched."""
+    plan = state["plan"]
     transaction = parts.worker.transaction(plan.run)
-    done = transaction.status()
-    if done is None:
+    update: dict[str, Any] = {}
+    try:
         if parts.stop.asked.is_set():
             return Command(update={"verdict": stopped(parts)}, goto="record")
-        try:
-            _check_approval(state, parts)
-            transaction.take(plan.watchdog_seconds + parts.policy.users.wait_seconds)
-            _wait_for_users(plan, parts, tell)
-            readings = _baseline(plan, parts, tell)
-        except Stopped:
-            return Command(update={"verdict": stopped(parts)}, goto="record")
-        except Refused as refusal:
-            return Command(update={"verdict": refused(refusal)}, goto="record")
-        except HostError as error:
-            return Command(update={"verdict": silent(error)}, goto="record")
+        _check_approval(state, parts)
+        transaction.take(plan.watchdog_seconds + parts.policy.users.wait_seconds)
+        _wait_for_users(plan, parts, tell)
+        readings = _baseline(plan, parts, tell)
         noise = parts.store.noise(parts.name) or parts.policy.noise
+        update = {"readings": readings, "noise": noise}
         unfit = _unfit(plan, readings, parts)
         if unfit is not None:
-            return Command(update={"verdict": unfit, "readings": readings, "noise": noise}, goto="record")
-    else:
-        readings = tuple(parts.store.readings(plan.run, "baseline"))
-        noise = parts.store.noise(parts.name) or parts.policy.noise
-    update: dict[str, Any] = {"readings": readings, "noise": noise}
-    return _steps(state, done, update, parts, tell)
-
-
-def _steps(state: RunState, done: Execution | None, update: dict[str, Any], parts: Parts, tell: Tell) -> Exits:
-    """Open the transaction unless it is open, and take the steps that are not taken."""
-    plan, approval = state["plan"], state["approval"]
-    transaction = parts.worker.transaction(plan.run)
-    try:
-        if done is None:
-            _wait_for_users(plan, parts, tell)
-            content = parts.worker.edit(parts.worker.script(), plan.change).content
-            done = transaction.open(plan, approval, content, now=parts.clock())
-            parts.store.spend(plan.run, plan.digest)
-            tell({"kind": "step", "text": "backup taken, watchdog armed"})
-        elif done.state != "open" or parts.stop.asked.is_set():
-            return Command(update={**update, "execution": done, "verdict": _given_up(done, parts)}, goto="roll_back")
-        else:
-            transaction.take(plan.watchdog_seconds)
+            return Command(update={**update, "verdict": unfit}, goto="record")
+        _wait_for_users(plan, parts, tell)
+        script = parts.worker.script()
+        if hashlib.sha256(script).hexdigest() != plan.steps[0].before.script_sha256:
+            raise _moved("script")
+        note_log_bytes(plan.run, "candidate", parts)
+        content = parts.worker.edit(script, plan.change).content
+        done = transaction.open(plan, state["approval"], content, now=parts.clock())
     except Stopped:
         return Command(update={**update, "verdict": stopped(parts)}, goto="record")
     except Refused as refusal:
         return Command(update={**update, "verdict": refused(refusal)}, goto="record")
     except NoAnswer as error:
-        return Command(update={**update, "verdict": _unanswered(error)}, goto="roll_back")
+        return Command(update={**update, "verdict": _given_up(f"The host did not answer: {error}")}, goto="roll_back")
     except HostError as error:
         return Command(update={**update, "verdict": silent(error)}, goto="record")
-    with transaction.heartbeat(plan.watchdog_seconds) as pulse:
-        for step in plan.steps:
-            if parts.stop.asked.is_set():
-                return Command(
-                    update={**update, "execution": done, "verdict": _given_up(done, parts)}, goto="roll_back"
-                )
-            tell({"kind": "step", "text": step.what})
-            try:
+    tell({"kind": "step", "text": "backup taken, watchdog armed"})
+    return _steps(state, done, update, parts, tell)
+
+
+def _go_on(state: RunState, done: Execution, parts: Parts, tell: Tell) -> Exits:
+    """A transaction is there already: go on with it while it is open and nobody wants to stop, else take it back."""
+    plan = state["plan"]
+    readings = tuple(r for r in parts.store.readings(plan.run, "baseline"))
+    update: dict[str, Any] = {"readings": readings, "noise": parts.store.noise(parts.name) or parts.policy.noise}
+    if parts.stop.asked.is_set():
+        verdict = _given_up(f"The run was {parts.stop.why} with the change begun.")
+        return Command(update={**update, "execution": done, "verdict": verdict}, goto="roll_back")
+    if done.state != "open":
+        verdict = _given_up(f"The host took the change back before it was verified ({done.state.replace('_', ' ')}).")
+        return Command(update={**update, "execution": done, "verdict": verdict}, goto="roll_back")
+    return _steps(state, done, update, parts, tell)
+
+
+def _steps(state: RunState, done: Execution, update: dict[str, Any], parts: Parts, tell: Tell) -> Exits:
+    """Take the steps that are not taken. From here on whatever goes wrong is taken back, never called untouched."""
+    plan = state["plan"]
+    transaction = parts.worker.transaction(plan.run)
+    try:
+        parts.store.spend(plan.run, plan.digest)
+        with transaction.heartbeat(plan.watchdog_seconds) as pulse:
+            for step in plan.steps:
+                if parts.stop.asked.is_set() or pulse.lost is not None:
+                    why = pulse.lost or f"The run was {parts.stop.why} with the change begun."
+                    return Command(update={**update, "execution": done, "verdict": _given_up(why)}, goto="roll_back")
+                tell({"kind": "step", "text": step.what})
                 done = transaction.step(step.id)
-            except StaleState as moved:
-                verdict = refused(moved).model_copy(update={"state": "unknown"})
-                return Command(update={**update, "execution": done, "verdict": verdict}, goto="roll_back")
-            except (Refused, HostError) as error:
-                said = pulse.lost or str(error)
-                failed = (transaction.status() or done).model_copy(update={"problem": said})
-                return Command(update={**update, "execution": failed}, goto="verify")
+    except HelperRefused as refusal:
+        if refusal.kind == "failed":
+            failed = done.model_copy(update={"problem": refusal.said})
+            return Command(update={**update, "execution": failed}, goto="verify")
+        verdict = _given_up(f"The host refused a step: {refusal.said}")
+        return Command(update={**update, "execution": done, "verdict": verdict}, goto="roll_back")
+    except PrudentError as error:
+        verdict = _given_up(f"A step could not be carried out: {error}")
+        return Command(update={**update, "execution": done, "verdict": verdict}, goto="roll_back")
     return Command(update={**update, "execution": done}, goto="verify")
+
+
+def _moved(what: str) -> StaleState:
+    return StaleState(
+        f"The worker's {what} is not the one that the plan was made for.",
+        "Ask again: the plan has to be made anew for what is there now.",
+    )
 
 
 def _check_approval(state: RunState, parts: Parts) -> None:
@@ -125,11 +145,7 @@ def _baseline(plan: Plan, parts: Parts, tell: Tell) -> tuple[Reading, ...]:
     snapshot = parts.worker.snapshot()
     expected = plan.steps[0].before
     if snapshot.script_sha256 != expected.script_sha256 or snapshot.process.identity != expected.process:
-        what = "script" if snapshot.script_sha256 != expected.script_sha256 else "process"
-        raise StaleState(
-            f"The worker's {what} is not the one that the plan was made for.",
-            "Ask again: the plan has to be made anew for what is there now.",
-        )
+        raise _moved("script" if snapshot.script_sha256 != expected.script_sha256 else "process")
     kept = tuple(parts.store.readings(plan.run, "baseline"))
     if kept:
         return kept
@@ -143,7 +159,7 @@ def _baseline(plan: Plan, parts: Parts, tell: Tell) -> tuple[Reading, ...]:
 
 def _last_start(snapshot: Snapshot, parts: Parts) -> Reading:
     """How long the last start took; where its log is gone, how long the last one took that a record tells of."""
-    read = start_seconds(snapshot, "baseline", parts)
+    read = start_seconds(snapshot.facts, "baseline", parts)
     if read.value is not None:
         return read
     for record in parts.store.records(worker=parts.name, limit=20):
@@ -226,18 +242,6 @@ def _wait_for_users(plan: Plan, parts: Parts, tell: Tell) -> None:
         parts.worker.rest(1.0)
 
 
-def _given_up(done: Execution, parts: Parts) -> Verdict:
-    if parts.stop.asked.is_set():
-        why = f"The run was {parts.stop.why} with the change begun."
-    else:
-        why = f"The host took the change back before it was verified (transaction {done.state.replace('_', ' ')})."
+def _given_up(why: str) -> Verdict:
+    """A run that ends before its change was verified; what state the worker is in is proven on the way back."""
     return Verdict(decision="deferred", state="unknown", why=why, remedy="Ask again when it suits.")
-
-
-def _unanswered(error: NoAnswer) -> Verdict:
-    return Verdict(
-        decision="deferred",
-        state="unknown",
-        why=f"The host did not say whether the transaction was opened: {error}",
-        remedy="Look at the host, then ask again.",
-    )

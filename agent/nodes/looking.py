@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agent.domain import Evidence, Execution, Knob
-from agent.errors import HostError, Refused, RunInFlight
+from agent.errors import CannotProve, HostError, Refused, RunInFlight
 from agent.nodes.notebook import Notebook
 from agent.reasoning.reasoner import Tool
 from agent.state import Parts
@@ -76,7 +76,9 @@ def observe(snapshot: Snapshot, parts: Parts, notebook: Notebook) -> None:
 
     Raises:
         RunInFlight: another run holds the worker, or one was never settled.
+        CannotProve: a start of this worker could not be proven from here.
     """
+    _provable(snapshot, parts)
     held = snapshot.execution
     if held is not None and held.state == "undo_failed" and not _abandoned(held):
         raise RunInFlight(
@@ -84,9 +86,11 @@ def observe(snapshot: Snapshot, parts: Parts, notebook: Notebook) -> None:
             f"Put the worker right by hand, then say so with: prudent settle {held.transaction} --reason WHAT-YOU-DID",
         )
     if held is not None and held.state == "open":
+        row = parts.store.run(held.transaction)
+        ended = row is not None and row.ended is not None
+        way = f"prudent settle {held.transaction} --reason WHY" if ended else f"prudent resume {held.transaction}"
         raise RunInFlight(
-            f"Run {held.transaction} is not settled on worker {parts.name}.",
-            f"Settle it first with: prudent resume {held.transaction}",
+            f"Run {held.transaction} is not settled on worker {parts.name}.", f"Settle it first with: {way}"
         )
     if snapshot.holder is not None:
         raise RunInFlight(
@@ -98,6 +102,22 @@ def observe(snapshot: Snapshot, parts: Parts, notebook: Notebook) -> None:
     named = tuple(knob for knob in parts.knobs if knob.name in snapshot.in_force)
     _values(snapshot, parts, notebook, tuple(knob for knob in named if knob.words))
     started(snapshot.facts, parts, notebook)
+
+
+def _provable(snapshot: Snapshot, parts: Parts) -> None:
+    """What is needed to prove a start has to be at hand before one is made."""
+    nothing = "Nothing was touched."
+    if snapshot.served_by in {"foreign", "nobody"}:
+        whose = {"foreign": "a process that is not the service's", "nobody": "nobody that this user may see"}
+        raise CannotProve(
+            f"Who listens on {parts.settings.control} is {whose[snapshot.served_by]}, so no start could be proven.",
+            f"Run Prudent as the worker's user or as root, or correct `control` or `service.pid`. {nothing}",
+        )
+    if snapshot.facts is None or snapshot.facts.log_seconds is None:
+        raise CannotProve(
+            f"The log {parts.settings.log} holds no whole start of this worker, so a new one could not be judged.",
+            f"Correct `log`, or restart the worker once so that it holds one. {nothing}",
+        )
 
 
 def _abandoned(execution: Execution) -> bool:

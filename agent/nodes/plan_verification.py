@@ -8,12 +8,15 @@ from typing import Literal
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from agent.domain import Change, Check, Forecast, HostState, Knob, Plan, Reading, Step, Traffic
+from agent.domain import Change, Check, Forecast, HostState, Knob, Plan, Step, Traffic, Verdict
+from agent.errors import EditRefused
 from agent.nodes.carried import carried
 from agent.state import Parts, RunState, Tell
 from policies.demands import checks_for, criteria_for
 from tools.engines.catalogue import in_force
-from tools.worker import Snapshot
+from tools.serve_script.handover import Handover
+from tools.serve_script.prove import Proof
+from tools.worker import Edited, Snapshot
 
 LIMIT_OF_A_CHECK_SECONDS = 1800.0
 
@@ -30,7 +33,11 @@ def _plan_verification(state: RunState, parts: Parts, tell: Tell) -> Command[Lit
     tell({"kind": "progress", "text": "proving the edit by executing it"})
     edit = parts.worker.edit(snapshot.script, change)
     proof = parts.worker.prove(snapshot.script, edit)
+    if not proof.proven and parts.policy.unproven_edits == "refuse":
+        raise EditRefused(f"The edit could not be proven. {proof.how}", "Edit it by hand; nothing was touched.")
     tell({"kind": "edit", "text": edit.explanation})
+    if edit.handover is not None:
+        return Command(update={"verdict": _handed_over(edit, edit.handover, proof)}, goto="record")
     knobs = tuple(knob for knob in parts.knobs if knob.name in {s.knob for s in change.settings})
     captured, running = _largest(snapshot, change)
     checks = checks_for(
@@ -45,7 +52,7 @@ def _plan_verification(state: RunState, parts: Parts, tell: Tell) -> Command[Lit
         made_at=parts.clock(),
         change=change,
         diff=edit.diff,
-        edit_proof=proof,
+        edit_proof=proof.how if proof.proven else f"UNPROVEN: {proof.how}",
         backup_of=parts.settings.script,
         new_script_sha256=edit.sha256,
         risk=risk,
@@ -63,6 +70,17 @@ def _plan_verification(state: RunState, parts: Parts, tell: Tell) -> Command[Lit
     return Command(update={"plan": plan}, goto="approve")
 
 
+def _handed_over(edit: Edited, handover: Handover, proof: Proof) -> Verdict:
+    """A file that no service of ours starts: the diff and the commands, and no claim to have applied anything."""
+    commands = "".join(f"\n  {command}" for command in handover.commands)
+    return Verdict(
+        decision="needs_human",
+        state="untouched",
+        why=f"{handover.sentence} {'' if proof.proven else 'UNPROVEN: '}{proof.how}",
+        remedy=f"Apply this diff and run the commands below it.\n\n{edit.diff}{commands}",
+    )
+
+
 def wanted_in_force(change: Change, knobs: Sequence[Knob]) -> dict[str, str]:
     """The values that have to be in force after a change, where the script says them and not the engine's default."""
     wanted = {}
@@ -77,8 +95,7 @@ def wanted_in_force(change: Change, knobs: Sequence[Knob]) -> dict[str, str]:
 def _steps(
     run: str, change: Change, snapshot: Snapshot, sha256: str, parts: Parts, knobs: Sequence[Knob]
 ) -> tuple[Step, ...]:
-    names = [setting.knob for setting in change.settings]
-    now = {name: snapshot.in_force[name] for name in names if name in snapshot.in_force}
+    now = dict(snapshot.in_force)
     process = snapshot.process.identity if snapshot.process else None
     before = HostState(script_sha256=snapshot.script_sha256, process=process, effective=now)
     return (
@@ -147,8 +164,3 @@ def _load(checks: Sequence[Check]) -> str:
         what = {"sessions": "tool-call sessions", "throughput": "runs", "aborts": "streams in each abort storm"}
         sent.append(f"{check.count} {what[check.name]} at {at} in flight")
     return "Prudent itself sends " + ", ".join(sent) + ", before and after the restart where it compares."
-
-
-def readings_of(readings: Sequence[Reading], phase: str) -> tuple[Reading, ...]:
-    """The readings of one phase."""
-    return tuple(reading for reading in readings if reading.phase == phase)

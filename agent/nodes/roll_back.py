@@ -10,7 +10,7 @@ from langgraph.types import Command
 from agent.domain import Execution, Plan, ProvenState, Reading, Setting, Verdict
 from agent.errors import HostError, NoAnswer, PrudentError, Refused
 from agent.nodes.execute import said
-from agent.nodes.startup import read_start
+from agent.nodes.startup import log_bytes, note_log_bytes, read_start
 from agent.state import Parts, RunState, Tell, tell_of
 
 ATTEMPTS = 3
@@ -66,8 +66,8 @@ def _undo(plan: Plan, parts: Parts, tell: Tell) -> _Undone:
             if execution.state in {"undone", "committed"}:
                 return _Undone(execution, None)
             tell({"kind": "step", "text": f"taking it back: {plan.change.summary}"})
-            transaction.take(plan.watchdog_seconds)
-            return _Undone(transaction.undo(), None)
+            note_log_bytes(plan.run, "restored", parts)
+            return _Undone(transaction.undo(plan.watchdog_seconds), None)
         except NoAnswer as error:
             problem = error
         except (Refused, HostError) as error:
@@ -99,10 +99,15 @@ def _prove(plan: Plan, execution: Execution, parts: Parts, tell: Tell) -> _Proof
     readings = read_start(
         execution.model_copy(update={"after": process, "problem": None}),
         tuple(_backwards(setting) for setting in plan.change.settings),
-        dict(expected.effective),
+        {
+            setting.knob: expected.effective[setting.knob]
+            for setting in plan.change.settings
+            if setting.knob in expected.effective
+        },
         dict(expected.effective),
         phase="restored",
         limit_seconds=parts.policy.times.start_limit_seconds(baseline_start),
+        log_before=log_bytes(plan.run, "restored", parts) or log_bytes(plan.run, "candidate", parts),
         parts=parts,
         tell=tell,
     )
@@ -137,8 +142,8 @@ def _lost(verdict: Verdict, plan: Plan, why: str) -> Verdict:
         decided_by=verdict.decided_by,
         reopen_when=verdict.reopen_when,
         remedy=(
-            f"Look at {plan.worker} on {plan.host} now: the script {plan.backup_of}, its process and its log. "
-            f"prudent show {plan.run} has the journal. "
-            f"Once it is right: prudent settle {plan.run} --reason WHAT-YOU-DID"
+            f"Look at {plan.worker} on {plan.host} now: the script {plan.backup_of}, its process and its log; "
+            f"prudent show {plan.run} has the journal. If the next ask says that this run is not settled, put the "
+            f"worker right and say so with: prudent settle {plan.run} --reason WHAT-YOU-DID"
         ),
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from agent.domain import Execution, Phase, Process, Reading, Setting
 from agent.errors import HostError, Refused
 from agent.state import Parts, Tell
 from tools.engines.catalogue import in_force, spellings
+from tools.engines.facts import StartupFacts
 from tools.engines.sglang_info import compare
 from tools.worker import Snapshot
 
@@ -20,8 +21,10 @@ def read_start(
     *,
     phase: Phase,
     limit_seconds: float,
+    log_before: int,
     parts: Parts,
     tell: Tell,
+    pause: Callable[[float], None] | None = None,
 ) -> tuple[Reading, ...]:
     """Follow a start to its end and read everything that it proves or fails to prove.
 
@@ -32,8 +35,10 @@ def read_start(
         before: Values that were in force before, to find what moved without being asked.
         phase: `candidate` or `restored`.
         limit_seconds: After this the start has failed.
+        log_before: Bytes that the log had before: starts up to there are not this one.
         parts: What a node may use.
         tell: Hears how far it is.
+        pause: Lets time pass between two looks; may raise to end the wait.
     """
     if execution.after is None or execution.problem is not None:
         why = execution.problem or "the service manager started no new process"
@@ -41,19 +46,22 @@ def read_start(
     waited = parts.worker.follow_start(
         execution.after,
         limit_seconds=limit_seconds,
+        log_before=log_before,
+        pause=pause,
         tell=lambda text, share: tell({"kind": "progress", "text": f"start: {text}", "share": share}),
     )
     if waited.outcome != "ready":
-        return (_fact("start_failed", phase, 1.0, parts.settings.log, _last_words(waited.says, parts)),)
+        return (_fact("start_failed", phase, 1.0, parts.settings.log, _last_words(waited.says, log_before, parts)),)
     readings = [_fact("start_failed", phase, 0.0, "service and log", f"ready after {waited.seconds:.1f} s")]
     try:
         snapshot = parts.worker.snapshot()
     except (Refused, HostError) as problem:
         return (*readings, *_silence(phase, str(problem)))
     facts = snapshot.facts
-    readings.append(start_seconds(snapshot, phase, parts))
+    facts = parts.worker.facts(snapshot.version, after=log_before)
+    readings.append(start_seconds(facts, phase, parts))
     readings.append(_identity(execution, snapshot, settings, phase, parts))
-    readings.append(_effective(snapshot, wanted, before, phase, parts))
+    readings.append(_effective(snapshot, settings, wanted, before, phase, parts))
     free = facts.free_after_capture_gb if facts else None
     readings.append(
         Reading(
@@ -71,9 +79,9 @@ def read_start(
     return tuple(readings)
 
 
-def start_seconds(snapshot: Snapshot, phase: Phase, parts: Parts) -> Reading:
-    """How long the last start took, by the timestamps of its log."""
-    seconds = snapshot.facts.log_seconds if snapshot.facts else None
+def start_seconds(facts: StartupFacts | None, phase: Phase, parts: Parts) -> Reading:
+    """How long a start took, by the timestamps of its log."""
+    seconds = facts.log_seconds if facts else None
     return Reading(
         metric="start_seconds",
         phase=phase,
@@ -110,9 +118,16 @@ def _identity(
 
 
 def _effective(
-    snapshot: Snapshot, wanted: Mapping[str, str], before: Mapping[str, str], phase: Phase, parts: Parts
+    snapshot: Snapshot,
+    settings: tuple[Setting, ...],
+    wanted: Mapping[str, str],
+    before: Mapping[str, str],
+    phase: Phase,
+    parts: Parts,
 ) -> Reading:
-    drifts = compare(wanted, snapshot.in_force, before, knobs=parts.knobs, changed=wanted)
+    """What was meant is in force, and nothing moved that was neither meant nor coupled with it."""
+    changed = {setting.knob for setting in settings}
+    drifts = compare(wanted, snapshot.in_force, before, knobs=parts.knobs, changed=changed)
     against = [drift for drift in drifts if drift.kind != "moved" or drift.side_effect_of is None]
     told = " ".join(drift.says for drift in drifts)
     values = ", ".join(f"{name} {snapshot.in_force.get(name, '?')}" for name in wanted)
@@ -141,8 +156,33 @@ def _silence(phase: Phase, why: str) -> tuple[Reading, ...]:
     return tuple(Reading(metric=metric, phase=phase, value=None, unit="", no_data=why) for metric in metrics)
 
 
-def _last_words(says: str, parts: Parts) -> str:
+def _last_words(says: str, log_before: int, parts: Parts) -> str:
     """Why a start failed, with the line of the log that says so where there is one."""
-    facts = parts.worker.facts()
+    facts = parts.worker.facts(after=log_before)
     fatal = [failure for failure in facts.failures if failure.fatal] if facts else []
     return f"{says}; the log says: {fatal[0].line[:300]}" if fatal else says
+
+
+LOG_BYTES = "log_bytes"
+"""Size of the log before a restart, kept as a reading so that whoever resumes the run knows which start is which."""
+
+
+def note_log_bytes(run: str, phase: Phase, parts: Parts) -> Reading:
+    """Write down how long the log is, before the host is asked for a restart."""
+    size = parts.worker.log_bytes()
+    reading = Reading(
+        metric=LOG_BYTES,
+        phase=phase,
+        value=None if size is None else float(size),
+        unit="B",
+        no_data=None if size is not None else "the log cannot be read",
+        source=parts.settings.log,
+    )
+    parts.store.keep_readings(run, [reading])
+    return reading
+
+
+def log_bytes(run: str, phase: Phase, parts: Parts) -> int:
+    """How long the log was before a restart; 0 where nobody wrote it down."""
+    kept = [r.value for r in parts.store.readings(run, phase) if r.metric == LOG_BYTES and r.value is not None]
+    return int(kept[-1]) if kept else 0

@@ -13,12 +13,13 @@ from agent.errors import EngineRefuses, HostError, ModelSlip, NotUnderstood, Out
 from agent.nodes.carried import carried
 from agent.nodes.looking import observe, tools_for
 from agent.nodes.notebook import Notebook
+from agent.nodes.startup import argument
 from agent.reasoning.grounding import check_understanding
 from agent.reasoning.phrases import mentions
 from agent.reasoning.reasoner import Understanding, Wish
 from agent.state import Parts, RunState, Tell
 from tools.engines.catalogue import bounds, check_value, in_force
-from tools.worker import Snapshot
+from tools.worker import Snapshot, Written
 
 Exits = Command[Literal["consult_history", "record"]]
 
@@ -97,7 +98,8 @@ def _resolve(meant: Understanding, parts: Parts, snapshot: Snapshot) -> _Resolve
     wish = meant.wishes[0]
     knob = next(knob for knob in parts.knobs if knob.name == wish.knob)
     found = parts.worker.value_in(snapshot.script, knob, snapshot.version)
-    live = snapshot.in_force.get(knob.name)
+    started = _started_with(snapshot, knob, found)
+    live = snapshot.in_force.get(knob.name, in_force(knob, started))
     now = live if live is not None else in_force(knob, found.value)
     target = _target(wish, knob, now)
     if isinstance(target, _Resolved):
@@ -109,7 +111,7 @@ def _resolve(meant: Understanding, parts: Parts, snapshot: Snapshot) -> _Resolve
     wanted = in_force(knob, target)
     written = in_force(knob, found.value)
     if found.value == target or (written is not None and written == wanted):
-        if live is None or wanted is None or live == wanted:
+        if live == wanted or (wanted is None and started is None):
             return _Resolved(verdict="unchanged", why=f"{knob.name} is {now} already, in the script and in force.")
         return _Resolved(
             verdict="needs_human",
@@ -122,6 +124,13 @@ def _resolve(meant: Understanding, parts: Parts, snapshot: Snapshot) -> _Resolve
     note = f" ({knob.words[0]} {'off' if target is not None else 'on'})" if knob.inverted and knob.words else ""
     summary = f"{knob.name} {was} -> {becomes}{note}"
     return _Resolved(Change(worker=parts.name, operation="set", settings=(setting,), summary=summary))
+
+
+def _started_with(snapshot: Snapshot, knob: Knob, found: Written) -> str | None:
+    """The text with which the running process was started; None: without the knob."""
+    if knob.kind == "env":
+        return snapshot.server.environ.get(knob.name)
+    return argument(snapshot.server, {found.spelling, *(spelling.text for spelling in knob.spellings)})
 
 
 def _target(wish: Wish, knob: Knob, now: str | None) -> str | _Resolved | None:

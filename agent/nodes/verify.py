@@ -11,7 +11,7 @@ from agent.domain import Reading
 from agent.errors import HostError, Refused, Stopped
 from agent.nodes.execute import measure, said
 from agent.nodes.plan_verification import wanted_in_force
-from agent.nodes.startup import read_start
+from agent.nodes.startup import log_bytes, read_start
 from agent.state import Parts, RunState, stoppable, tell_of
 from policies.judge import breached_so_far
 
@@ -35,8 +35,10 @@ def verify(state: RunState, runtime: Runtime[Parts]) -> Command[Literal["decide"
                 plan.steps[0].before.effective,
                 phase="candidate",
                 limit_seconds=parts.policy.times.start_limit_seconds(baseline_start),
+                log_before=log_bytes(plan.run, "candidate", parts),
                 parts=parts,
                 tell=stoppable(tell, parts.stop),
+                pause=lambda seconds: _pause(seconds, parts),
             )
             for reading in new:
                 tell({"kind": "reading", "text": f"candidate: {said(reading)}"})
@@ -54,6 +56,12 @@ def verify(state: RunState, runtime: Runtime[Parts]) -> Command[Literal["decide"
     notes = (f"The transaction was lost while it was verified: {pulse.lost}",) if pulse.lost else ()
     parts.store.keep_readings(plan.run, new)
     return Command(update={"readings": tuple(new), "notes": notes}, goto="decide")
+
+
+def _pause(seconds: float, parts: Parts) -> None:
+    """Let time pass, unless somebody asked to stop: a start that stands still says nothing that would end the wait."""
+    if parts.stop.asked.wait(seconds):
+        raise Stopped(parts.stop.why)
 
 
 def _cut_short(parts: Parts) -> str:

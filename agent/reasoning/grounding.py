@@ -35,6 +35,9 @@ def check_understanding(
             raise ModelSlip("The request says what not to do; report kind 'foreign'.")
         if phrases.is_question(text):
             raise ModelSlip("The request asks a question; report kind 'question' and change nothing.")
+        condition = phrases.loose_condition(phrases.split_condition(text)[0])
+        if condition is not None:
+            raise ModelSlip(f"The request has a condition ({condition!r}) that a change cannot hold; report 'unclear'.")
         _check_wish(understanding.wishes[0], text, knobs)
     elif understanding.kind == "question":
         _check_answer(understanding, evidence)

@@ -38,6 +38,10 @@ _ROLL_BACK = re.compile(
     r"|^\W*(?:please\s+)?(?:roll\s*-?\s*back|undo|revert)\W*(?:please\W*)?$"
 )
 _ARROW = re.compile(r"\s*(?:->|=>|→)")
+_CONDITIONAL = re.compile(
+    r"\b(?:if|when|whenever|unless|until|while|after|before|except|but\s+not|not|tomorrow|tonight|later|next\s+week"
+    r"|on\s+(?:mon|tues|wednes|thurs|fri|satur|sun)days?|(?:all|every|each|both)\s+(?:the\s+)?(?:other\s+)?workers?)\b"
+)
 _OTHER_ACTION = re.compile(
     r"\b(?:re-?start|reboot|upgrade|downgrade|install|deploy|re-?deploy|start|stop|kill|drain|flush|delete|migrate|scale"
     r"|swap|replace|add|create|run|benchmark|test|cancel|abort|clear|wipe|reset|rename)\b"
@@ -174,6 +178,12 @@ def claims(text: str, knobs: Sequence[Knob]) -> tuple[str, ...]:
         if clause and _CLAIM.search(normal(clause)) and not clauses(normal(clause), knobs):
             stated.append(clause)
     return tuple(stated)
+
+
+def loose_condition(text: str) -> str | None:
+    """A word of a normal text, its safety condition taken out, that makes more of it than one plain change."""
+    found = _CONDITIONAL.search(text)
+    return found[0] if found else None
 
 
 def loose_numbers(text: str, knobs: Sequence[Knob], wanted: Sequence[Clause]) -> tuple[float, ...]:

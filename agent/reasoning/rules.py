@@ -160,6 +160,9 @@ def _whole(wanted: Sequence[phrases.Clause], text: str, knobs: Sequence[Knob]) -
         return _unclear(f"I understand {known[0]!r}, but not {unknown[0].words!r}; nothing is done by halves.", known)
     if len({clause.mention.knob.name for clause in wanted if clause.mention}) > 1:
         return _unclear("Two settings at once cannot be told apart afterwards; which one first?", known)
+    condition = phrases.loose_condition(text)
+    if condition is not None:
+        return _unclear(f"I do not know what to make of {condition!r}; I act now, on one worker, or not at all.", known)
     loose = phrases.loose_numbers(text, knobs, wanted)
     if loose:
         return _unclear(f"I do not know what {loose[0]:g} is for.", known)

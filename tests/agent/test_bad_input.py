@@ -206,19 +206,38 @@ def test_a_script_that_moved_voids_the_approval(quick):
     assert quick.ground.script.read_bytes() == edited
 
 
-def test_a_worker_that_is_already_broken_is_not_changed(quick):
-    """Sessions that are corrupted before the change refuse it: afterwards nobody could tell whose fault it is."""
-    racing = quick.original.replace(b"MULTI_STREAM_OVERLAP=0", b"MULTI_STREAM_OVERLAP=1")
-    quick.settle('policy = "brisk.yaml"', 'policy = "decode"')
-    quick.ground.script.write_bytes(racing)
-    quick.restart()
+def _race(bench) -> bytes:
+    """Put the race back that the shipped script keeps off: captured decode mixes up tool calls."""
+    racing = bench.original.replace(b"MULTI_STREAM_OVERLAP=0", b"MULTI_STREAM_OVERLAP=1")
+    bench.ground.script.write_bytes(racing)
+    bench.restart()
+    return racing
 
-    said = quick.ask(BUMP)
+
+def test_a_worker_that_is_already_broken_is_not_changed(bench):
+    """Sessions that are corrupted before the change refuse it: afterwards nobody could tell whose fault it is."""
+    bench.brisk("concurrency: [14], count: 14", "concurrency: [30], count: 90")
+    racing = _race(bench)
+
+    said = bench.ask(BUMP)
 
     verdict = said.record["verdict"]
     assert (said.status, verdict["state"]) == (34, "untouched")
     assert verdict["decided_by"] == ["corruption"]
-    assert quick.ground.script.read_bytes() == racing
+    assert bench.ground.script.read_bytes() == racing
+
+
+def test_a_change_that_corrupts_is_rolled_back(bench):
+    """What ran eager and right is captured by the change and goes wrong: a measured breach, taken back with proof."""
+    racing = _race(bench)
+
+    said = bench.ask(BUMP)
+
+    verdict = said.record["verdict"]
+    assert (said.status, verdict["decision"], verdict["state"]) == (10, "rolled_back", "restored")
+    assert verdict["decided_by"] == ["corruption"]
+    assert bench.ground.script.read_bytes() == racing
+    assert bench.argv()[bench.argv().index("--cuda-graph-max-bs") + 1] == "32"
 
 
 def test_a_full_disk_is_found_before_anything_is_written(quick, tmp_path: Path):

@@ -40,6 +40,8 @@ MISTAKES = {
     "an unknown key of a section inside": Mistake('pid = ["ctl", "pid"]', 'pdi = ["ctl", "pid"]', 13, "'pid'"),
     "a wrong choice": Mistake('engine = "sglang"', 'engine = "sglng"', 5, "'sglang'"),
     "an address without a scheme": Mistake('"http://127.0.0.1:31000"', '"127.0.0.1:31000"', 8, "http://"),
+    "a port that is none": Mistake("http://127.0.0.1:31000", "http://127.0.0.1:310000", 8, "ort"),
+    "a name that is none": Mistake("[workers.decode]", '[workers."gpu 1"]', 4, "gpu 1"),
     "a wrong type": Mistake('log = "run/worker.log"', "log = 3", 7, "string"),
     "an empty command": Mistake('restart = ["ctl", "restart"]', "restart = []", 12, "at least 1"),
     "something missing": Mistake('log = "run/worker.log"\n', "", 4, "missing"),
