@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -121,6 +121,9 @@ class Policy(Noun):
     """How long an approval may be given and used."""
     users: Users
     """What is asked of live traffic before a restart."""
+    unproven_edits: Literal["show", "refuse"] = "show"
+    """An edit that could not be proven by executing it, because the machine allows no sandbox: shown as unproven on the
+    plan card for a person to decide, or refused."""
     noise: Noise
     """How much throughput differs where this worker has no history yet: published figures, at their upper end."""
 
