@@ -84,7 +84,7 @@ def ask(
     run = "r-" + "".join(secrets.choice("23456789abcdefghjkmnpqrstuvwxyz") for _ in range(6))
     request = Request(run=run, text=text, worker=name, door="cli", by=_user(), at=datetime.now(UTC))
     with (
-        assemble(settings, name, environ=os.environ) as parts,
+        assemble(settings, name, environ=_taking_the_key(settings)) as parts,
         logged(_show(as_json), _log_of(settings), run) as show,
     ):
         parts.store.open_run(request, parts.parts.owner)
@@ -126,7 +126,7 @@ def resume(
 
 def _resume(settings: Settings, request: Request, as_json: bool) -> Outcome:
     with (
-        assemble(settings, request.worker, environ=os.environ) as parts,
+        assemble(settings, request.worker, environ=_taking_the_key(settings)) as parts,
         logged(_show(as_json), _log_of(settings), request.run) as show,
     ):
         row = parts.store.run(request.run)
@@ -485,6 +485,14 @@ def code_of(verdict: Verdict) -> int:
     if verdict.decision == "refused" and verdict.refusal in refusals():
         return refusals()[verdict.refusal].code
     return EXIT_CODES[verdict.decision]
+
+
+def _taking_the_key(settings: Settings) -> dict[str, str]:
+    """Our environment; the model's key is taken out of what commands on this machine inherit from us."""
+    environ = dict(os.environ)
+    if settings.reasoner is not None and settings.reasoner.api_key_env is not None:
+        os.environ.pop(settings.reasoner.api_key_env, None)
+    return environ
 
 
 def _user() -> str:

@@ -61,3 +61,31 @@ def test_secrets_of_a_script_are_shown_nowhere(quick):
     log = quick.ground.directory / ".prudent" / "prudent.log"
     assert key[3:] not in log.read_text(encoding="utf-8")
     assert quick.ground.script.read_bytes() == text
+
+
+COMPOSE = """\
+services:
+  decode:
+    image: lmsysorg/sglang:v0.5.14
+    command: >
+      python3 -m sglang.launch_server --model-path /models/m
+      --cuda-graph-max-bs 32   --max-running-requests 256
+    # the rest is not ours
+"""
+
+
+def test_what_no_service_of_ours_starts_is_handed_over(quick):
+    """A compose file is read, planned and proven; the diff and the commands are handed over, and nothing is applied."""
+    compose = quick.ground.directory / "compose.yml"
+    compose.write_text(COMPOSE, encoding="utf-8")
+    quick.settle('script = "serve_decode.sh"', 'script = "compose.yml"')
+
+    edit = quick.say("script", "diff", "--set", "cuda-graph-max-bs=96", "--json").document
+    said = quick.ask("bump cuda graphs to 96", decide=())
+
+    assert any("docker compose" in command and "up -d" in command for command in edit["by_hand"])
+    assert (said.status, said.record["verdict"]["state"]) == (13, "untouched")
+    assert "applied nothing" in said.record["verdict"]["why"]
+    assert "--cuda-graph-max-bs 96" in said.record["verdict"]["remedy"]
+    assert said.record["plan"] is None
+    assert compose.read_text(encoding="utf-8") == COMPOSE
