@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from rich.console import Console, Group
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.syntax import Syntax
 from rich.table import Table
@@ -60,7 +61,7 @@ class Terminal:
             self._console.print(Text(f"\n{text.replace('_', ' ')}", style="bold cyan"))
         else:
             style = "bold yellow" if kind == "stop" else ""
-            self._console.print(Text(f"  {text}", style=style))
+            self._console.print(Padding(Text(text, style=style), (0, 0, 0, 2), expand=False))
 
     def card(self, plan: Plan) -> None:
         """Print the plan card."""

@@ -125,28 +125,23 @@ class Rules:
         )
 
 
+_MEMORY, _SESSIONS = "free memory after capture", "tool-call sessions"
 _WAYS: dict[str, tuple[tuple[str, str], ...]] = {
     "decode graph capture": (
-        (
-            "Capture needs GPU memory and may run out of it, at the start or with the first large batch.",
-            "free_after_capture_gb",
-        ),
-        (
-            "Batches that ran eager until now run captured, on a path that nobody has checked at these sizes.",
-            "sessions",
-        ),
+        ("Capture needs GPU memory and may run out of it, at the start or with the first large batch.", _MEMORY),
+        ("Batches that ran eager until now run captured, on a path that nobody checked at these sizes.", _SESSIONS),
     ),
-    "scheduler": (
-        ("The scheduler can lose step between ranks and stop without an error while health still answers.", "aborts"),
+    "prefill graph capture": (
+        ("Capture needs GPU memory and may run out of it, at the start or with the first long prompt.", _MEMORY),
     ),
-    "kv pool": (
-        (
-            "The KV pool takes memory from graphs and activations; the first long prefill may run out of it.",
-            "free_after_capture_gb",
-        ),
+    "scheduler overlap": (
+        ("Ranks can lose step with each other and stop without an error while health still answers.", "abort storms"),
     ),
-    "admission": (("More requests in flight need more KV pool; fewer make the queue longer.", "throughput"),),
-    "": (("The setting may not take, or move something else with it.", "effective_matches"),),
+    "KV pool": (
+        ("The KV pool takes memory from graphs and activations; the first long prefill may run out of it.", _MEMORY),
+    ),
+    "admission": (("More in flight need more of the KV pool; fewer make the queue longer.", "throughput"),),
+    "": (("The setting may not take, or move something else with it.", "the values in force after the start"),),
 }
 
 
