@@ -56,6 +56,7 @@ class Bench:
 
     def __init__(self, made: ground.Ground) -> None:
         self.ground = made
+        self.command = PRUDENT
         self.original = made.script.read_bytes()
         self.environ = {**os.environ, "PRUDENT_SETTINGS": str(made.settings), "COLUMNS": "110"}
 

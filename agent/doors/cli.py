@@ -15,7 +15,6 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
 from agent.assemble import Assembly, assemble, open_store, owner_lives, same_machine
 from agent.domain import Approval, Decision, Plan, Request, Verdict
@@ -24,7 +23,7 @@ from agent.doors.drawing import edges, mermaid
 from agent.doors.logged import logged
 from agent.doors.looks import explain_command, forecast_command, knobs_command, load_settings, script
 from agent.doors.show import Show
-from agent.doors.terminal import JsonLines, Terminal, console, plan_card, print_json, record_view
+from agent.doors.terminal import JsonLines, Terminal, console, plan_card, print_json, record_view, shown
 from agent.errors import (
     ApprovalExpired,
     ForeignApproval,
@@ -227,7 +226,7 @@ def history(worker: WorkerName = None, limit: int = 20, as_json: Json = False) -
             row.request.run,
             f"{row.request.at:%Y-%m-%d %H:%M}",
             row.request.worker,
-            row.request.text,
+            shown(row.request.text),
             row.state + alive,
             "",
         )
@@ -238,14 +237,14 @@ def history(worker: WorkerName = None, limit: int = 20, as_json: Json = False) -
             record.run,
             f"{record.at:%Y-%m-%d %H:%M}",
             record.worker,
-            what,
+            shown(what),
             verdict.decision.replace("_", " "),
             verdict.state,
         )
     out = console()
     out.print(table if table.row_count else "Nothing has been asked yet.")
     if broken is not None:
-        out.print(Text(f"The chain of records does not hold from record {broken} on.", style="bold red"))
+        out.print(shown(f"The chain of records does not hold from record {broken} on.", style="bold red"))
 
 
 @app.command()
@@ -273,7 +272,7 @@ def show(run: Annotated[str, typer.Argument(help="The run.")], as_json: Json = F
         out.print(plan_card(plan))
         out.print(f"{row.state if row else ''}: prudent approve {run}  or  prudent reject {run}")
     elif row is not None:
-        out.print(f"run {run}: {row.request.text!r}, {row.state}")
+        out.print(shown(f"run {run}: {row.request.text!r}, {row.state}"))
 
 
 @app.command()

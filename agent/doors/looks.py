@@ -11,7 +11,7 @@ import typer
 
 from agent.assemble import Assembly, assemble
 from agent.domain import Change, Knob, Setting
-from agent.doors.terminal import console, forecast_table, print_json
+from agent.doors.terminal import console, forecast_table, print_json, shown
 from agent.errors import HostError, NotUnderstood, OutOfBounds, Refused
 from agent.nodes.estimate_memory import measured_starts
 from agent.settings import Settings, find, load
@@ -37,7 +37,7 @@ def knobs_command(
         print_json([knob.model_dump(mode="json") for knob in chosen])
         return
     for knob in chosen:
-        console().print(f"{knob.name}  [{knob.kind}, {knob.subsystem}, risk {knob.risk}]  {knob.meaning}", markup=False)
+        console().print(shown(f"{knob.name}  [{knob.kind}, {knob.subsystem}, risk {knob.risk}]  {knob.meaning}"))
 
 
 def explain_command(
@@ -72,7 +72,7 @@ def explain_command(
         *knob_lines(found, version, written=written, values=values),
         *(f"  before       {e}" for e in earlier),
     ):
-        console().print(line, markup=False)
+        console().print(shown(line))
 
 
 def forecast_command(wanted: Wanted, worker: WorkerArgument = None, as_json: Json = False) -> None:
@@ -86,9 +86,9 @@ def forecast_command(wanted: Wanted, worker: WorkerArgument = None, as_json: Jso
     if as_json:
         print_json(forecast.model_dump(mode="json"))
         return
-    console().print(change.summary)
+    console().print(shown(change.summary))
     console().print(forecast_table(forecast, whole=True))
-    console().print("\n" + memory_bar(forecast, floor or 0.0), markup=False)
+    console().print(shown("\n" + memory_bar(forecast, floor or 0.0)))
 
 
 script = typer.Typer(help="The worker's launch file: what it starts, and what an edit would be.", no_args_is_help=True)
@@ -106,11 +106,11 @@ def script_show(worker: WorkerArgument = None, as_json: Json = False) -> None:
         print_json(shown)
         return
     for launch in shown:
-        console().print(f"line {launch['line']}: {launch['engine']} {launch['name']}".rstrip(), markup=False)
+        console().print(shown(f"line {launch['line']}: {launch['engine']} {launch['name']}".rstrip()))
         for flag in launch["flags"]:
-            console().print(f"  {flag['line']:>5}  {flag['text']}", markup=False)
+            console().print(shown(f"  {flag['line']:>5}  {flag['text']}"))
         for variable in launch["environment"]:
-            console().print(f"  {variable['line'] or '':>5}  {variable['text']}", markup=False)
+            console().print(shown(f"  {variable['line'] or '':>5}  {variable['text']}"))
 
 
 @script.command("diff")
@@ -134,11 +134,11 @@ def script_diff(wanted: Wanted, worker: WorkerArgument = None, as_json: Json = F
             }
         )
         return
-    console().print(edited.explanation, markup=False)
-    console().print(edited.diff, markup=False)
-    console().print(proof.how if proof.proven else f"UNPROVEN: {proof.how}", markup=False)
+    console().print(shown(edited.explanation))
+    console().print(shown(edited.diff))
+    console().print(shown(proof.how if proof.proven else f"UNPROVEN: {proof.how}"))
     if edited.handover is not None:
-        console().print("\n".join((edited.handover.sentence, *edited.handover.commands)), markup=False)
+        console().print(shown("\n".join((edited.handover.sentence, *edited.handover.commands))))
 
 
 def load_settings() -> Settings:

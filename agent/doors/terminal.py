@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
@@ -27,7 +28,13 @@ _COLOURS = {
     "refused": "red",
     "needs_human": "bold red",
 }
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _RISK = {"low": "green", "medium": "yellow", "high": "red"}
+
+
+def shown(text: str, style: str = "") -> Text:
+    """Text as it is, its control characters made visible: what came from outside must not drive a terminal."""
+    return Text(_CONTROL.sub("\ufffd", text), style=style)
 
 
 def console() -> Console:
@@ -58,10 +65,10 @@ class Terminal:
             return
         self._end_progress()
         if kind == "node":
-            self._console.print(Text(f"\n{text.replace('_', ' ')}", style="bold cyan"))
+            self._console.print(shown(f"\n{text.replace('_', ' ')}", style="bold cyan"))
         else:
             style = "bold yellow" if kind == "stop" else ""
-            self._console.print(Padding(Text(text, style=style), (0, 0, 0, 2), expand=False))
+            self._console.print(Padding(shown(text, style=style), (0, 0, 0, 2), expand=False))
 
     def card(self, plan: Plan) -> None:
         """Print the plan card."""
@@ -91,7 +98,7 @@ class Terminal:
             self._console.file.flush()
             self._progress = line
         elif (topic := text.partition(":")[0]) != self._progress or percent // 50 > self._percent // 50:
-            self._console.print(Text(line))
+            self._console.print(shown(line))
             self._progress = topic
         self._percent = percent
 
@@ -147,9 +154,9 @@ def plan_card(plan: Plan, *, whole: bool = False) -> Panel:
         _numbered("Steps", [f"{step.what}  [undo: {step.undo or 'none'}]" for step in plan.steps]),
         _numbered("Checks", [_check(check) for check in plan.checks]),
         _list("Kept only if all of this is shown; a breach or a silence takes it back", list(map(rule, plan.criteria))),
-        Text("\nEdit", style="bold"),
-        Syntax(plan.diff, "diff", background_color="default", word_wrap=True),
-        Text(plan.edit_proof, style="dim"),
+        shown("\nEdit", style="bold"),
+        Syntax(_CONTROL.sub("\ufffd", plan.diff), "diff", background_color="default", word_wrap=True),
+        shown(plan.edit_proof, style="dim"),
     ]
     title = f"plan {plan.run}   digest {plan.digest[:12]}"
     return Panel(Group(*parts), title=title, border_style=_RISK[plan.risk.level], padding=(0, 2))
@@ -170,32 +177,32 @@ def forecast_table(forecast: Forecast, *, whole: bool = False) -> Group:
             continue
         now = f"{row.now:g}" if row.now is not None else "?"
         span = f"{then.low:g}" if then.low == then.high else f"{then.low:g} to {then.high:g}"
-        table.add_row(*map(Text, (row.name, now, f"{span} {then.unit}", then.basis)))
+        table.add_row(*map(shown, (row.name, now, f"{span} {then.unit}", then.basis)))
     style = {"fits": "green", "unsure": "yellow", "does not fit": "red"}[forecast.fits]
-    lines: list[Any] = [Text(""), table, Text(f"{forecast.fits}: {forecast.why}", style=style)]
+    lines: list[Any] = [shown(""), table, shown(f"{forecast.fits}: {forecast.why}", style=style)]
     if still:
-        lines.append(Text(f"- as before: {', '.join(still)}"))
+        lines.append(shown(f"- as before: {', '.join(still)}"))
     sentences = forecast.queue if whole else forecast.queue[:2]
-    return Group(*lines, *(Text(f"- {sentence}") for sentence in sentences))
+    return Group(*lines, *(shown(f"- {sentence}") for sentence in sentences))
 
 
 def verdict_panel(verdict: Verdict, run: str) -> Panel:
     """The verdict with what decided and what to do next."""
-    lines: list[Any] = [Text(verdict.why)]
+    lines: list[Any] = [shown(verdict.why)]
     if verdict.findings:
         table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
         for finding in verdict.findings:
             style = {"met": "green", "breached": "red"}.get(finding.outcome, "yellow")
-            mark = Text(finding.outcome.replace("_", " "), style=style)
-            table.add_row(mark, Text(finding.criterion), Text(finding.says, overflow="fold"))
-        lines += [Text(""), table]
+            mark = shown(finding.outcome.replace("_", " "), style=style)
+            table.add_row(mark, shown(finding.criterion), shown(finding.says, overflow="fold"))
+        lines += [shown(""), table]
     if verdict.reopen_when:
-        lines.append(Text(f"\nMay be tried again when: {verdict.reopen_when}"))
+        lines.append(shown(f"\nMay be tried again when: {verdict.reopen_when}"))
     if verdict.choices:
-        lines.append(Text("\nDid you mean:"))
-        lines += [Text(f"  - {choice}") for choice in verdict.choices]
+        lines.append(shown("\nDid you mean:"))
+        lines += [shown(f"  - {choice}") for choice in verdict.choices]
     if verdict.remedy:
-        lines.append(Text(f"\nWhat to do: {verdict.remedy}"))
+        lines.append(shown(f"\nWhat to do: {verdict.remedy}"))
     title = f"{verdict.decision.replace('_', ' ')}, worker {verdict.state}"
     colour = _COLOURS[verdict.decision]
     return Panel(Group(*lines), title=title, subtitle=f"run {run}", border_style=colour, padding=(1, 2))
@@ -204,12 +211,12 @@ def verdict_panel(verdict: Verdict, run: str) -> Panel:
 def record_view(record: Record) -> Group:
     """A whole record: what was asked, seen, planned, done, measured and decided."""
     lines: list[Any] = [
-        Text(f"run {record.run}   record {record.seq}   {record.at:%Y-%m-%d %H:%M:%S} UTC", style="bold"),
-        Text(f"{record.request.by} asked through {record.request.door}: {record.request.text!r}"),
-        Text(f"hash {record.hash[:16]}  after {record.previous[:16]}", style="dim"),
+        shown(f"run {record.run}   record {record.seq}   {record.at:%Y-%m-%d %H:%M:%S} UTC", style="bold"),
+        shown(f"{record.request.by} asked through {record.request.door}: {record.request.text!r}"),
+        shown(f"hash {record.hash[:16]}  after {record.previous[:16]}", style="dim"),
     ]
     if record.plan is not None:
-        lines += [Text(""), plan_card(record.plan, whole=True)]
+        lines += [shown(""), plan_card(record.plan, whole=True)]
     if record.evidence:
         lines.append(_list("Evidence", [_fact_line(fact) for fact in record.evidence]))
     if record.approval is not None:
@@ -224,7 +231,7 @@ def record_view(record: Record) -> Group:
         lines.append(_list("Readings", [reading_line(reading) for reading in record.readings]))
     if record.notes:
         lines.append(_list("Notes", list(record.notes)))
-    return Group(*lines, Text(""), verdict_panel(record.verdict, record.run))
+    return Group(*lines, shown(""), verdict_panel(record.verdict, record.run))
 
 
 def reading_line(reading: Reading) -> str:
@@ -242,11 +249,11 @@ def _fact_line(fact: Evidence) -> str:
 
 
 def _facts(plan: Plan) -> Group:
-    lines = [Text(f"{plan.worker} on {plan.host}: {plan.change.summary}", style="bold")]
-    lines.append(Text(f"risk {plan.risk.level}: {plan.risk.summary}", style=_RISK[plan.risk.level]))
+    lines = [shown(f"{plan.worker} on {plan.host}: {plan.change.summary}", style="bold")]
+    lines.append(shown(f"risk {plan.risk.level}: {plan.risk.summary}", style=_RISK[plan.risk.level]))
     if plan.risk.instead_of:
-        lines.append(Text(f"(assessed by the rules instead of {plan.risk.instead_of})", style="dim"))
-    lines.append(Text(f"If the agent falls silent for {plan.watchdog_seconds:.0f} s, the host takes the change back."))
+        lines.append(shown(f"(assessed by the rules instead of {plan.risk.instead_of})", style="dim"))
+    lines.append(shown(f"If the agent falls silent for {plan.watchdog_seconds:.0f} s, the host takes the change back."))
     return Group(*lines)
 
 
@@ -286,11 +293,11 @@ def _way(what: str, because: tuple[str, ...], caught_by: str) -> str:
 
 
 def _list(title: str, lines: list[str]) -> Group:
-    return Group(Text(f"\n{title}", style="bold"), *(Text(f"- {line}") for line in lines))
+    return Group(shown(f"\n{title}", style="bold"), *(shown(f"- {line}") for line in lines))
 
 
 def _numbered(title: str, lines: list[str]) -> Group:
-    return Group(Text(f"\n{title}", style="bold"), *(Text(f"{n}. {line}") for n, line in enumerate(lines, start=1)))
+    return Group(shown(f"\n{title}", style="bold"), *(shown(f"{n}. {line}") for n, line in enumerate(lines, start=1)))
 
 
 def _join(numbers: tuple[int, ...]) -> str:
