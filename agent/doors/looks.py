@@ -101,11 +101,11 @@ def script_show(worker: WorkerArgument = None, as_json: Json = False) -> None:
     name, _ = settings.worker(worker)
     with assemble(settings, name, environ=os.environ) as parts:
         content = parts.parts.worker.script()
-        shown = parts.parts.worker.launches(content)
+        launches = parts.parts.worker.launches(content)
     if as_json:
-        print_json(shown)
+        print_json(launches)
         return
-    for launch in shown:
+    for launch in launches:
         console().print(shown(f"line {launch['line']}: {launch['engine']} {launch['name']}".rstrip()))
         for flag in launch["flags"]:
             console().print(shown(f"  {flag['line']:>5}  {flag['text']}"))

@@ -17,6 +17,11 @@ def test_looking_changes_nothing(quick):
     shown = quick.say("script", "show", "--json").document
     edit = quick.say("script", "diff", "decode", "--set", "cuda-graph-max-bs=96", "--json").document
 
+    told = [quick.say(*words) for words in (("knobs", "graph"), ("explain", "cuda graphs"), ("script", "show"))]
+    told.append(quick.say("forecast", "--set", "cuda-graph-max-bs=96"))
+    told.append(quick.say("script", "diff", "--set", "cuda-graph-max-bs=96"))
+
+    assert [(said.status, bool(said.out)) for said in told] == [(0, True)] * 5, [said.err for said in told]
     assert {"cuda-graph-max-bs", "disable-overlap-schedule"} <= {knob["name"] for knob in knobs}
     assert (explained["in_force"], explained["in_script"]) == ("32", "32")
     assert forecast["fits"] == "fits"
