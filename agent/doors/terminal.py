@@ -194,7 +194,7 @@ def verdict_panel(verdict: Verdict, run: str) -> Panel:
         for finding in verdict.findings:
             style = {"met": "green", "breached": "red"}.get(finding.outcome, "yellow")
             mark = shown(finding.outcome.replace("_", " "), style=style)
-            table.add_row(mark, shown(finding.criterion), shown(finding.says, overflow="fold"))
+            table.add_row(mark, shown(finding.criterion), shown(finding.says))
         lines += [shown(""), table]
     if verdict.reopen_when:
         lines.append(shown(f"\nMay be tried again when: {verdict.reopen_when}"))

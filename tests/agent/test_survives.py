@@ -64,6 +64,11 @@ def test_a_setting_can_go_and_come_back(quick):
     assert b"--max-running-requests" not in quick.ground.script.read_bytes()
     assert "--max-running-requests" not in quick.argv()
 
+    for words in (("show", gone.record["run"]), ("history",)):
+        seen = quick.say(*words)
+        assert (seen.status, gone.record["run"] in seen.out) == (0, True), seen.err
+    assert "identity" in quick.say("show", gone.record["run"]).out
+
     back = quick.ask("roll back the last change")
 
     assert (back.status, back.record["change"]["undoes"]) == (0, gone.record["run"]), back.record["verdict"]
