@@ -28,10 +28,12 @@ from agent.errors import (
     ApprovalExpired,
     ForeignApproval,
     HostError,
+    OutOfBounds,
     Refused,
     RunInFlight,
     SpentApproval,
     UnknownRun,
+    WorkerDown,
     refusals,
 )
 from agent.settings import Settings
@@ -62,9 +64,6 @@ app = typer.Typer(
 lab = typer.Typer(help="The practice ground: a worker to practise on.", no_args_is_help=True)
 app.add_typer(lab, name="lab")
 app.add_typer(script, name="script")
-app.command("knobs")(knobs_command)
-app.command("explain")(explain_command)
-app.command("forecast")(forecast_command)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 WorkerName = Annotated[str | None, typer.Option("--worker", "-w", help="The worker, where there are several.")]
@@ -275,6 +274,11 @@ def show(run: Annotated[str, typer.Argument(help="The run.")], as_json: Json = F
         out.print(shown(f"run {run}: {row.request.text!r}, {row.state}"))
 
 
+app.command("knobs")(knobs_command)
+app.command("explain")(explain_command)
+app.command("forecast")(forecast_command)
+
+
 @app.command()
 def graph(as_json: Json = False) -> None:
     """Print the graph that every run goes through, as Mermaid."""
@@ -293,7 +297,12 @@ def lab_up(
 ) -> None:
     """Start a practice worker with a settings file beside it."""
     faults = DEFAULT_FAULTS if fault is None else tuple(fault)
-    made = ground.up(directory, seed=seed, faults=faults)
+    try:
+        made = ground.up(directory, seed=seed, faults=faults)
+    except ValueError as error:
+        raise OutOfBounds(f"{str(error)[:1].upper()}{str(error)[1:]}.", "Name one of those, or none.") from error
+    except ground.GroundError as error:
+        raise WorkerDown(f"The practice worker did not come up: {error}", "Nothing of it is left running.") from error
     if as_json:
         print_json({key: str(value) for key, value in made._asdict().items()})
         return

@@ -67,7 +67,9 @@ def test_an_unknown_worker_is_met_with_the_nearest_name(quick):
 
 
 def test_a_usage_error_has_its_own_code(quick):
-    """A command that is not one ends with 2, as everywhere."""
+    """A command that is not one ends with 2, as everywhere, and a fault that is not one names those that are."""
+    strange = quick.say("lab", "up", "--directory", str(quick.ground.directory / "other"), "--fault", "nonsense")
+    assert (strange.status, "abort-wedge" in strange.err) == (24, True)
     assert quick.say("aks", BUMP).status == 2
     assert quick.say("ask").status == 2
 
