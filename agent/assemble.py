@@ -157,6 +157,7 @@ def _worker(name: str, worker: WorkerSettings, catalogue: tuple[domain.Knob, ...
         host,
         engine=worker.engine,
         script=worker.script,
+        launch=worker.launch,
         log=worker.log,
         control=worker.control.rstrip("/"),
         entry=(worker.entry or worker.control).rstrip("/"),

@@ -58,6 +58,9 @@ class WorkerSettings(Noun):
     """The engine's version; left out, the worker is asked."""
     script: str
     """The launch file to edit; paths are relative to the settings file."""
+    launch: str | None = None
+    """Which launch of the script is meant, where it starts several: a role such as `decode`, a function, service or
+    container, or a port as `port:30000`."""
     log: str
     """The file that the worker's output is appended to."""
     control: Url

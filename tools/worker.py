@@ -13,7 +13,16 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from agent.domain import Approval, Change, Check, Execution, Forecast, Knob, Phase, Plan, Process, Reading, Setting
-from agent.errors import EditRefused, HelperRefused, HostError, NoAnswer, Refused, UnreadableScript, WorkerDown
+from agent.errors import (
+    AmbiguousLaunch,
+    EditRefused,
+    HelperRefused,
+    HostError,
+    NoAnswer,
+    Refused,
+    UnreadableScript,
+    WorkerDown,
+)
 from tools import probe
 from tools.engines import sglang_info, sglang_log
 from tools.engines.catalogue import canonical, spellings
@@ -188,6 +197,7 @@ class Worker:
         host: Its machine.
         engine: What it runs.
         script: Absolute path of the launch file.
+        launch: Which of its launches, where it has several: a name, or `port:N`.
         log: Absolute path of its log.
         control: Where it answers.
         entry: Where its users send requests.
@@ -205,6 +215,7 @@ class Worker:
         *,
         engine: Literal["sglang"],
         script: str,
+        launch: str | None = None,
         log: str,
         control: str,
         entry: str,
@@ -221,6 +232,7 @@ class Worker:
         self.writer = Writer(host, name, script, service)
         self._engine = engine
         self._script = script
+        self._target = Target.parse(launch)
         self._log = log
         self._knobs = tuple(knobs)
         self._version = version
@@ -347,7 +359,13 @@ class Worker:
         """A knob's value in a launch file, and the spelling to use."""
         preferred = spellings(knob, version)
         every = tuple(dict.fromkeys((*preferred, *(spelling.text for spelling in knob.spellings))))
-        found = value_of(script, path=self._script, kind=knob.kind, names=every, target=self._target)
+        try:
+            found = value_of(script, path=self._script, kind=knob.kind, names=every, target=self._target)
+        except AmbiguousLaunch as several:
+            raise AmbiguousLaunch(
+                f"{self._script}: {several.sentence}",
+                'Say which in prudent.toml, such as launch = "decode" or launch = "port:30000".',
+            ) from several
         return Written(found.value, found.spelling or every[0], found.sentence)
 
     def launch(self, script: bytes, version: str | None) -> dict[str, Written]:
@@ -535,10 +553,6 @@ class Worker:
     def _port(self) -> int:
         parts = urlsplit(self.control)
         return parts.port or (443 if parts.scheme == "https" else 80)
-
-    @property
-    def _target(self) -> Target | None:
-        return None
 
     def _answers(self) -> bool:
         try:

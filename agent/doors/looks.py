@@ -158,10 +158,11 @@ def change_of(parts: Assembly, wanted: list[str], *, live: bool = True) -> Chang
     version = worker.snapshot().version if live else parts.parts.settings.version
     for pair in wanted:
         name, joined, value = pair.partition("=")
-        knob = knob_named(parts.parts.settings.engine, name) or _called(name, parts.parts.knobs)
+        spelled = knob_named(parts.parts.settings.engine, name)
+        knob = spelled or _called(name, parts.parts.knobs)
         if not joined or knob is None:
             raise NotUnderstood(f"{pair!r} is not KNOB=VALUE with a setting that I know.", "See prudent knobs.")
-        text = _text(knob, value)
+        text = _text(knob, value, opposite=spelled is None and knob.inverted)
         wrong = check_value(knob, text) if text is not None else None
         if wrong is not None:
             raise OutOfBounds(wrong, f"It takes {bounds(knob) or 'another value'}.")
@@ -171,10 +172,16 @@ def change_of(parts: Assembly, wanted: list[str], *, live: bool = True) -> Chang
     return Change(worker=parts.parts.name, operation="set", settings=tuple(settings), summary=told)
 
 
-def _text(knob: Knob, value: str) -> str | None:
-    if knob.value == "switch" and knob.kind == "flag":
-        return {"on": "", "true": "", "1": "", "": "", "off": None, "false": None, "0": None}.get(value.lower(), value)
-    return value
+def _text(knob: Knob, value: str, *, opposite: bool) -> str | None:
+    """The text to write; `opposite` where the knob is named by what its flag switches off."""
+    if knob.value != "switch":
+        return value
+    on = {"on": True, "true": True, "1": True, "": True, "off": False, "false": False, "0": False}.get(value.lower())
+    if on is None:
+        raise OutOfBounds(f"{value!r} is neither on nor off.", f"Say {knob.name}=on or {knob.name}=off.")
+    if knob.kind == "env":
+        return "1" if on != opposite else "0"
+    return "" if on != opposite else None
 
 
 def _said(value: str | None) -> str:

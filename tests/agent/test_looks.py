@@ -43,6 +43,31 @@ def test_looking_for_what_is_not_there_says_so(quick):
     assert quick.say("script", "show", "decoed").status == 20
 
 
+def test_a_switch_means_what_its_name_says(quick):
+    """The overlap scheduler off keeps the flag that switches it off; the flag itself off takes it out."""
+    by_words = quick.say("script", "diff", "--set", "overlap scheduler=on", "--json").document
+    by_name = quick.say("script", "diff", "--set", "disable-overlap-schedule=off", "--json").document
+
+    assert by_words["diff"] == by_name["diff"]
+    assert "-    --disable-overlap-schedule" in by_words["diff"]
+    assert quick.say("script", "diff", "--set", "overlap scheduler=off").status == 33
+    assert quick.say("script", "diff", "--set", "overlap scheduler=perhaps").status == 24
+
+
+def test_one_of_several_launches_is_named_in_the_settings(quick):
+    """A script that starts two servers is edited once the settings say which of them the worker is."""
+    other = "python3 -m sglang.launch_server --port 1 --cuda-graph-max-bs 8 &\nexec python3"
+    quick.ground.script.write_bytes(quick.original.replace(b"exec python3", other.encode()))
+    refused = quick.say("script", "diff", "--set", "cuda-graph-max-bs=96")
+    quick.settle('engine = "sglang"', f'engine = "sglang"\nlaunch = "port:{quick.ground.port}"')
+
+    edit = quick.say("script", "diff", "--set", "cuda-graph-max-bs=96", "--json").document
+
+    assert (refused.status, "launch =" in refused.err) == (23, True)
+    assert "-    --cuda-graph-max-bs 32 \\" in edit["diff"]
+    assert "+    --cuda-graph-max-bs 96 \\" in edit["diff"]
+
+
 def test_secrets_of_a_script_are_shown_nowhere(quick):
     """A key in the launch file keeps its bytes and is starred in everything that is printed or recorded."""
     key = "sk-4f9a8b7c6d5e4f3a2b1c"
