@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from agent.domain import Evidence, Execution, Knob
+from agent.domain import Change, Evidence, Execution, Knob
 from agent.errors import CannotProve, HostError, Refused, RunInFlight
 from agent.nodes.notebook import Notebook
 from agent.reasoning.reasoner import Tool
@@ -71,14 +71,13 @@ def tools_for(parts: Parts, notebook: Notebook) -> tuple[Tool, ...]:
     )
 
 
-def observe(snapshot: Snapshot, parts: Parts, notebook: Notebook) -> None:
-    """Write down what the worker is before a change is weighed.
+def ready_for_a_change(snapshot: Snapshot, parts: Parts) -> None:
+    """See that the worker is free and that a start of it could be proven.
 
     Raises:
         RunInFlight: another run holds the worker, or one was never settled.
         CannotProve: a start of this worker could not be proven from here.
     """
-    _provable(snapshot, parts)
     held = snapshot.execution
     if held is not None and held.state == "undo_failed" and not _abandoned(held):
         raise RunInFlight(
@@ -96,11 +95,17 @@ def observe(snapshot: Snapshot, parts: Parts, notebook: Notebook) -> None:
         raise RunInFlight(
             f"Run {snapshot.holder} is at work on worker {parts.name}.", "Wait for it; prudent history shows it."
         )
-    control = parts.settings.control
-    notebook.note(f"engine version {snapshot.version}", f"{control}/server_info")
+    _provable(snapshot, parts)
+
+
+def observe(snapshot: Snapshot, change: Change, parts: Parts, notebook: Notebook) -> None:
+    """Write down what a change is weighed with: engine, values that it touches or is coupled with, last start."""
+    notebook.note(f"engine version {snapshot.version}", f"{parts.settings.control}/server_info")
     notebook.note(f"main process {snapshot.process.pid}", parts.worker.host.name)
-    named = tuple(knob for knob in parts.knobs if knob.name in snapshot.in_force)
-    _values(snapshot, parts, notebook, tuple(knob for knob in named if knob.words))
+    touched = {setting.knob for setting in change.settings}
+    coupled = {name for knob in parts.knobs if knob.name in touched for name in knob.couples}
+    near = [knob for knob in parts.knobs if knob.name in touched | coupled and knob.name in snapshot.in_force]
+    _values(snapshot, parts, notebook, near)
     started(snapshot.facts, parts, notebook)
 
 

@@ -11,7 +11,7 @@ from langgraph.types import Command
 from agent.domain import Change, Decision, Knob, Record, Setting, Verdict
 from agent.errors import EngineRefuses, HostError, ModelSlip, NotUnderstood, OutOfBounds, Refused
 from agent.nodes.carried import carried
-from agent.nodes.looking import observe, tools_for
+from agent.nodes.looking import observe, ready_for_a_change, tools_for
 from agent.nodes.notebook import Notebook
 from agent.nodes.startup import argument
 from agent.reasoning.grounding import check_understanding
@@ -52,7 +52,7 @@ def _understand(state: RunState, parts: Parts, tell: Tell) -> Exits:
             f"I change settings of {request.worker}, such as: bump cuda graphs to 96; or ask what one is.",
         )
     snapshot = parts.worker.snapshot()
-    observe(snapshot, parts, notebook)
+    ready_for_a_change(snapshot, parts)
     for claim in meant.claims:
         notebook.note(f"claimed: {claim}", f"request by {request.by}", tainted=True, claimed=True)
     taking_back = meant.kind == "roll_back"
@@ -61,6 +61,7 @@ def _understand(state: RunState, parts: Parts, tell: Tell) -> Exits:
         return _end(update, notebook, resolved.verdict, resolved.why, remedy=resolved.remedy, choices=resolved.choices)
     assert resolved.change is not None
     change = resolved.change.model_copy(update={"unless_unsafe": meant.unless_unsafe})
+    observe(snapshot, change, parts, notebook)
     _keep_contract(change, snapshot, parts, notebook)
     tell({"kind": "change", "text": change.summary})
     return Command(update={**update, "change": change, "evidence": tuple(notebook.new)}, goto="consult_history")
