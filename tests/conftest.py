@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -111,6 +112,28 @@ class Bench:
         asking.stdout.close()
         asking.stderr.close()
         return said
+
+    def die_with_the_change_live(self, text: str) -> None:
+        """Ask, approve, and kill the agent with SIGKILL once the changed worker is being measured."""
+        asking = self.start("ask", text, "--json")
+        assert asking.stdout is not None
+        for line in asking.stdout:
+            event = json.loads(line)
+            if event["kind"] == "plan":
+                self.say("approve", event["plan"]["run"])
+            if event["kind"] == "check" and event["text"].startswith("candidate"):
+                os.kill(asking.pid, signal.SIGKILL)
+                break
+        asking.communicate()
+
+    def fill(self, folder: Path) -> None:
+        """Leave no room on the file system of a folder."""
+        with (folder / "filler").open("wb", buffering=0) as filler:
+            try:
+                while True:
+                    filler.write(b"\0" * 4096)
+            except OSError:
+                pass
 
     def restart(self) -> None:
         """Restart the worker by hand, as somebody at the host would."""

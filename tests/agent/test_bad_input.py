@@ -253,7 +253,7 @@ def test_a_full_disk_is_found_before_anything_is_written(quick, tmp_path: Path):
         quick.settle('directory = ".prudent/host"', f'directory = "{small}"')
         before = _pid(quick)
 
-        said = quick.ask(BUMP, before=lambda _: _fill(small))
+        said = quick.ask(BUMP, before=lambda _: quick.fill(small))
 
         assert said.status == 31, said.record["verdict"]
         _untouched(quick, before)
@@ -297,15 +297,7 @@ def test_ctrl_c_ends_in_a_proven_state(quick, moment: str, state: str):
 
 def test_the_host_takes_back_what_a_dead_agent_left(quick):
     """The agent dies after the restart and nobody resumes: the watchdog restores script and worker by itself."""
-    asking = quick.start("ask", BUMP, "--json")
-    for line in asking.stdout:
-        event = json.loads(line)
-        if event["kind"] == "plan":
-            quick.say("approve", event["plan"]["run"])
-        if event["kind"] == "check" and event["text"].startswith("candidate"):
-            os.kill(asking.pid, signal.SIGKILL)
-            break
-    asking.communicate()
+    quick.die_with_the_change_live(BUMP)
     assert quick.ground.script.read_bytes() != quick.original
 
     until = time.monotonic() + 60
@@ -360,12 +352,3 @@ def _chat(port: int, stop: threading.Event) -> None:
         )
         with urllib.request.urlopen(request, timeout=30) as answer:
             answer.read()
-
-
-def _fill(folder: Path) -> None:
-    with (folder / "filler").open("wb", buffering=0) as filler:
-        try:
-            while True:
-                filler.write(b"\0" * 4096)
-        except OSError:
-            pass

@@ -1,8 +1,6 @@
 """What happens to a worker in the field: odd words, long logs, settings that come back, disks that fill up late."""
 
 import json
-import os
-import signal
 import subprocess
 import time
 from pathlib import Path
@@ -83,21 +81,8 @@ def test_a_disk_that_fills_up_under_an_open_change_is_never_called_untouched(qui
         pytest.skip("a small file system can be mounted by root only")
     try:
         quick.settle('directory = ".prudent/host"', f'directory = "{small}"')
-        asking = quick.start("ask", "bump cuda graphs to 96", "--json")
-        for line in asking.stdout:
-            event = json.loads(line)
-            if event["kind"] == "plan":
-                quick.say("approve", event["plan"]["run"])
-            if event["kind"] == "check" and event["text"].startswith("candidate"):
-                os.kill(asking.pid, signal.SIGKILL)
-                break
-        asking.communicate()
-        with (small / "filler").open("wb", buffering=0) as filler:
-            try:
-                while True:
-                    filler.write(b"\0" * 4096)
-            except OSError:
-                pass
+        quick.die_with_the_change_live("bump cuda graphs to 96")
+        quick.fill(small)
 
         resumed = quick.say("resume", "--json")
 
