@@ -17,6 +17,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from agent import domain
+from agent.errors import BadSettings
 from agent.graph import Run, build
 from agent.reasoning.fallback import Fallback
 from agent.reasoning.reasoner import Reasoner
@@ -161,10 +162,17 @@ def _worker(name: str, worker: WorkerSettings, catalogue: tuple[domain.Knob, ...
         log=worker.log,
         control=worker.control.rstrip("/"),
         entry=(worker.entry or worker.control).rstrip("/"),
-        service=ServiceSpec(restart=worker.service.restart, pid=worker.service.pid),
+        service=_service(worker),
         knobs=catalogue,
         version=worker.version,
     )
+
+
+def _service(worker: WorkerSettings) -> ServiceSpec:
+    said = worker.service
+    if said.kind == "systemd":
+        raise BadSettings("Units of systemd cannot be restarted yet.", "Name two commands that speak for it.")
+    return ServiceSpec(restart=said.restart, pid=said.pid)
 
 
 def _reasoner(settings: Settings, environ: Mapping[str, str]) -> Reasoner:

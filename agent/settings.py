@@ -1,28 +1,31 @@
-"""`prudent.toml` and the environment -> settings, with the line of a mistake and the nearest right key."""
+"""`prudent.toml` and the environment -> settings."""
 
 from __future__ import annotations
 
 import difflib
-import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from agent.domain import Noun
 from agent.errors import BadSettings, UnknownWorker
+from agent.mistakes import explained, line_of
 
 FILE = "prudent.toml"
-_SECTION = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]")
-_KEY = re.compile(r"^\s*([A-Za-z0-9_.\"'-]+)\s*=")
+LOCAL = "local"
+"""The host that is this machine."""
+JOURNAL = "journal"
+"""The log that journald keeps of a unit."""
 
 _VARIABLES = {
     "PRUDENT_MODEL_URL": ("reasoner", "base_url"),
     "PRUDENT_MODEL": ("reasoner", "model"),
     "PRUDENT_STORE": ("store", "path"),
+    "PRUDENT_STORE_URL": ("store", "url"),
 }
 
 
@@ -47,12 +50,45 @@ class CommandService(Noun):
     """Prints the main pid, or 0 while there is none."""
 
 
+class SystemdService(Noun):
+    """A service that systemd keeps."""
+
+    kind: Literal["systemd"]
+    """A unit of systemd."""
+    unit: str = Field(pattern=r"^[A-Za-z0-9:_.@\\-]+$", max_length=255)
+    """The unit, such as `sglang-decode.service`."""
+    scope: Literal["system", "user"] = "system"
+    """Whose manager keeps it: the system's, or the login's own."""
+
+
+class HostSettings(Noun):
+    """A machine that is reached over SSH; what is left out is read from the SSH configuration, as `ssh` does."""
+
+    address: str | None = None
+    """Name or address; left out: the section's own name, as the SSH configuration resolves it."""
+    port: int | None = Field(default=None, ge=1, le=65535)
+    """TCP port of its sshd."""
+    user: str | None = None
+    """Login name there."""
+    identity: str | None = None
+    """A private key file, relative to the settings file."""
+    known_hosts: str | None = None
+    """The file that its host key is checked against; left out: the user's own."""
+    config: str | None = None
+    """An SSH configuration; left out: the user's own."""
+    become: Literal["sudo"] | None = None
+    """Every command goes through `sudo -n`."""
+    python: str = "python3"
+    """A Python 3.10 or newer there, for the files that Prudent ships."""
+
+
 class WorkerSettings(Noun):
     """One worker: where it runs, what starts it, and who is served by it."""
 
-    host: Literal["local"] = "local"
-    """The machine; `local` is this one."""
-    engine: Literal["sglang"]
+    host: str = Field(default=LOCAL, pattern=r"^[A-Za-z0-9_][^\s/]{0,253}$")
+    """The machine; `local` is this one, another a section of `hosts`, an alias of the SSH configuration, or
+    `user@host:port`."""
+    engine: Literal["sglang", "vllm"]
     """The engine that it runs."""
     version: str | None = None
     """The engine's version; left out, the worker is asked."""
@@ -62,26 +98,40 @@ class WorkerSettings(Noun):
     """Which launch of the script is meant, where it starts several: a role such as `decode`, a function, service or
     container, or a port as `port:30000`."""
     log: str
-    """The file that the worker's output is appended to."""
+    """The file that the worker's output is appended to, or `journal` for a unit whose output journald keeps."""
     control: Url
     """Where the worker itself answers."""
     entry: Url | None = None
     """Where its users send their requests; left out: the control address."""
+    role: Literal["whole", "prefill", "decode"] = "whole"
+    """What it does of a request. One side of a disaggregated pair serves nobody by itself: load takes `entry`."""
+    peers: tuple[Url, ...] = ()
+    """Other workers that serve the same entry: the other side of a pair, or replicas behind a router."""
+    drain_seconds: float = Field(default=60.0, ge=0)
+    """How long live requests are waited for before a restart."""
     policy: str = "decode"
     """A policy's name, or the path of a policy file."""
     plan: str | None = None
     """The performance plan document that decisions are recorded in."""
     directory: str = ".prudent/host"
     """Prudent's own directory on the worker's machine."""
-    service: CommandService
+    service: CommandService | SystemdService = Field(discriminator="kind")
     """What restarts it."""
+
+    @property
+    def load(self) -> str:
+        """Where load is sent: a worker that serves whole requests is measured by itself, a side of a pair is not."""
+        address = self.control if self.role == "whole" or self.entry is None else self.entry
+        return address.rstrip("/")
 
 
 class StoreSettings(Noun):
     """Where runs and records are kept."""
 
     path: str = ".prudent/prudent.sqlite"
-    """An SQLite file; relative to the settings file."""
+    """An SQLite file; relative to the settings file. Prudent's own log lies beside it."""
+    url: Annotated[str, Field(pattern=r"^postgresql(\+psycopg)?://")] | None = None
+    """A PostgreSQL database, which a team can share; it stands before `path`."""
 
 
 class ReasonerSettings(Noun):
@@ -104,6 +154,8 @@ class Settings(Noun):
     """Where runs and records are kept."""
     reasoner: ReasonerSettings | None = None
     """The model; none: rules."""
+    hosts: Mapping[Name, HostSettings] = {}
+    """Machines that are reached over SSH, by the name that workers use."""
     workers: Mapping[Name, WorkerSettings] = Field(min_length=1)
     """The workers by name."""
 
@@ -163,7 +215,9 @@ def load(path: Path, environ: Mapping[str, str]) -> Settings:
     try:
         settings = Settings.model_validate(raw)
     except ValidationError as error:
-        raise _explained(path, text, error, environ) from error
+        raise explained(path, text, error, Settings, _set_by(environ)) from error
+    for name, worker in settings.workers.items():
+        _possible(path, text, name, worker)
     try:
         return _absolute(settings, path.resolve().parent)
     except RuntimeError as error:
@@ -180,95 +234,64 @@ def _with_environment(raw: dict[str, Any], environ: Mapping[str, str]) -> dict[s
     return raw
 
 
+def _set_by(environ: Mapping[str, str]) -> dict[tuple[str, ...], str]:
+    """The settings that come from the environment, and the variable of each."""
+    return {where: variable for variable, where in _VARIABLES.items() if variable in environ}
+
+
+def _possible(path: Path, text: str, name: str, worker: WorkerSettings) -> None:
+    """See that what is set for a worker can be meant together.
+
+    Raises:
+        BadSettings: it cannot.
+    """
+
+    def at(key: str) -> str:
+        line = line_of(text, ["workers", name, key])
+        return f"{path}:{line}" if line else str(path)
+
+    if worker.host != LOCAL:
+        for key in ("script", "log"):
+            value = getattr(worker, key)
+            if not value.startswith("/") and not (key == "log" and value == JOURNAL):
+                raise BadSettings(
+                    f"{at(key)}: 'workers.{name}.{key}' is {value!r}, which means nothing on the host {worker.host}.",
+                    "Write the path from the root, as it is there.",
+                )
+    if worker.log == JOURNAL and worker.service.kind != "systemd":
+        raise BadSettings(
+            f"{at('log')}: 'workers.{name}.log' is {JOURNAL!r}, and its service is no unit of systemd.",
+            'Name the log file, or set service.kind = "systemd" and service.unit.',
+        )
+    if worker.role != "whole" and worker.entry is None:
+        raise BadSettings(
+            f"{at('role')}: 'workers.{name}' is the {worker.role} side of a pair and has no entry.",
+            "Set entry to the address of the router, or of whatever its users send their requests to.",
+        )
+
+
 def _absolute(settings: Settings, folder: Path) -> Settings:
     def at(path: str) -> str:
         return str(folder / Path(path).expanduser())
 
     workers = {}
     for name, worker in settings.workers.items():
-        moved = {field: at(getattr(worker, field)) for field in ("script", "log", "directory")}
+        here = ("script", "log", "directory") if worker.host == LOCAL else ()
+        moved = {field: at(getattr(worker, field)) for field in here if not (field == "log" and worker.log == JOURNAL)}
         if worker.plan is not None:
             moved["plan"] = at(worker.plan)
         if worker.policy.endswith((".yaml", ".yml")):
             moved["policy"] = at(worker.policy)
         workers[name] = worker.model_copy(update=moved)
-    store = settings.store.model_copy(update={"path": at(settings.store.path)})
-    return settings.model_copy(update={"workers": workers, "store": store})
-
-
-def _explained(path: Path, text: str, error: ValidationError, environ: Mapping[str, str]) -> BadSettings:
-    """Turn the first mistake into a sentence with its line, and a remedy with the nearest right key."""
-    first = min(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
-    where = [str(part) for part in first["loc"]]
-    line = _line_of(text, where)
-    at = f"{path}:{line}" if line else str(path)
-    variable = next((name for name, spot in _VARIABLES.items() if name in environ and list(spot) == where), None)
-    if variable is not None:
-        at = f"the environment's {variable}"
-    name = ".".join(where)
-    if first["type"] == "extra_forbidden":
-        keys = _keys_at(where[:-1])
-        near = difflib.get_close_matches(where[-1], keys, n=1)
-        remedy = f"Did you mean {near[0]!r}?" if near else f"Known here: {', '.join(sorted(keys))}."
-        return BadSettings(f"{at}: unknown key {name!r}.", remedy)
-    if first["type"] == "missing":
-        return BadSettings(f"{at}: {name!r} is missing.", "Add it.")
-    if first["type"] == "literal_error":
-        allowed = str(first.get("ctx", {}).get("expected", ""))
-        near = difflib.get_close_matches(str(first["input"]), re.findall(r"'([^']+)'", allowed), n=1)
-        remedy = f"Did you mean {near[0]!r}?" if near else f"It has to be {allowed}."
-        return BadSettings(f"{at}: {name!r} is {first['input']!r}.", remedy)
-    if first["type"] == "string_pattern_mismatch":
-        return BadSettings(
-            f"{at}: {name!r} is {first['input']!r}.", "It has to be an address like http://127.0.0.1:30000."
+    hosts = {
+        name: host.model_copy(
+            update={
+                field: at(value)
+                for field in ("identity", "known_hosts", "config")
+                if (value := getattr(host, field)) is not None
+            }
         )
-    return BadSettings(f"{at}: {name!r}: {first['msg']}.", "Correct the value.")
-
-
-def _keys_at(where: Sequence[str]) -> list[str]:
-    """The keys that are known under a path of the settings."""
-    model: type[BaseModel] = Settings
-    rest = list(where)
-    while rest:
-        part = rest.pop(0)
-        if part not in model.model_fields:
-            return []
-        inner = _models_in(model.model_fields[part].annotation)
-        if not inner:
-            return []
-        model = inner[0]
-        if part == "workers" and rest:
-            rest.pop(0)
-    return list(model.model_fields)
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for argument in get_args(annotation) for model in _models_in(argument)]
-
-
-def _line_of(text: str, where: Sequence[str]) -> int | None:
-    """The line of a key, or of the section that should hold it, counted from 1."""
-    section: list[str] = []
-    best: int | None = None
-    for number, line in enumerate(text.splitlines(), start=1):
-        header = _SECTION.match(line)
-        key = _KEY.match(line)
-        if header:
-            section = _parts(header[1])
-            if section == list(where):
-                return number
-            if section == list(where[: len(section)]):
-                best = number
-        elif key:
-            full = section + _parts(key[1])
-            if full == list(where):
-                return number
-            if full == list(where[: len(full)]):
-                best = number
-    return best
-
-
-def _parts(dotted: str) -> list[str]:
-    return [part.strip().strip("\"'") for part in dotted.split(".")]
+        for name, host in settings.hosts.items()
+    }
+    store = settings.store.model_copy(update={"path": at(settings.store.path)})
+    return settings.model_copy(update={"workers": workers, "hosts": hosts, "store": store})

@@ -44,6 +44,26 @@ MISTAKES = {
     "a name that is none": Mistake("[workers.decode]", '[workers."gpu 1"]', 4, "gpu 1"),
     "a wrong type": Mistake('log = "run/worker.log"', "log = 3", 7, "string"),
     "an empty command": Mistake('restart = ["ctl", "restart"]', "restart = []", 12, "at least 1"),
+    "a kind of service that is none": Mistake('kind = "command"', 'kind = "systmd"', 11, "'systemd'"),
+    "a service without a kind": Mistake('kind = "command"\n', "", 10, "service.kind"),
+    "a key of another kind of service": Mistake(
+        'kind = "command"', 'kind = "systemd"\nunit = "a.service"', 13, "restart"
+    ),
+    "a unit's name that is none": Mistake(
+        'kind = "command"\nrestart = ["ctl", "restart"]\npid = ["ctl", "pid"]',
+        'kind = "systemd"\nunit = "rm -rf"',
+        12,
+        "sglang-decode.service",
+    ),
+    "a path that means nothing elsewhere": Mistake(
+        'engine = "sglang"', 'engine = "sglang"\nhost = "gpu7"', 7, "from the root"
+    ),
+    "a journal without a unit": Mistake('log = "run/worker.log"', 'log = "journal"', 7, "no unit"),
+    "a side of a pair without an entry": Mistake(
+        'engine = "sglang"', 'engine = "sglang"\nrole = "decode"', 6, "no entry"
+    ),
+    "a mistake in a host": Mistake("[store]", '[hosts.gpu7]\nusr = "root"\n\n[store]', 2, "'user'"),
+    "a database that is none": Mistake('path = "state/runs.sqlite"', 'url = "mysql://db"', 2, "postgresql://"),
     "something missing": Mistake('log = "run/worker.log"\n', "", 4, "missing"),
     "no TOML": Mistake('engine = "sglang"', 'engine = "sglang', 5, "line 5"),
 }
@@ -107,3 +127,26 @@ def test_settings_are_found_in_a_folder_above(tmp_path: Path):
     assert find(tmp_path, {"PRUDENT_SETTINGS": "elsewhere.toml"}) == Path("elsewhere.toml")
     with pytest.raises(BadSettings, match="prudent lab up"):
         find(Path("/proc"), {})
+
+
+def test_a_side_of_a_pair_is_loaded_through_its_entry(tmp_path: Path):
+    """What is sent to one side alone proves nothing about the pair."""
+    pair = GOOD.replace('engine = "sglang"', 'engine = "sglang"\nrole = "decode"\nentry = "http://127.0.0.1:8000/"')
+
+    assert load(_write(tmp_path, GOOD), {}).workers["decode"].load == "http://127.0.0.1:31000"
+    assert load(_write(tmp_path, pair), {}).workers["decode"].load == "http://127.0.0.1:8000"
+
+
+def test_paths_on_another_machine_stay_as_they_are_written(tmp_path: Path):
+    """Only what lies on this machine is relative to the settings file."""
+    text = GOOD.replace('engine = "sglang"', 'engine = "sglang"\nhost = "gpu7"')
+    text = text.replace('"serve.sh"', '"/srv/serve.sh"').replace('"run/worker.log"', '"/srv/worker.log"')
+    text += '\n[hosts.gpu7]\nidentity = "keys/id"\n'
+
+    settings = load(_write(tmp_path, text), {})
+
+    assert (settings.workers["decode"].script, settings.workers["decode"].directory) == (
+        "/srv/serve.sh",
+        ".prudent/host",
+    )
+    assert settings.hosts["gpu7"].identity == str(tmp_path / "keys" / "id")
