@@ -19,6 +19,10 @@ class Nature(NamedTuple):
 
     specimen: str = "deepseek-v4-flash"
     """Which model and machine."""
+    engine: str = "sglang"
+    """Which engine it is: `sglang` or `vllm`."""
+    version: str = "0.5.14"
+    """Which version of the engine."""
     seed: int = 0
     """Seed of everything that is drawn."""
     faults: tuple[str, ...] = ()
