@@ -162,6 +162,8 @@ def _worker(name: str, worker: WorkerSettings, catalogue: tuple[domain.Knob, ...
         log=worker.log,
         control=worker.control.rstrip("/"),
         entry=(worker.entry or worker.control).rstrip("/"),
+        load=worker.load,
+        partners=() if worker.role == "whole" else tuple(peer.rstrip("/") for peer in worker.peers),
         service=_service(worker),
         knobs=catalogue,
         version=worker.version,

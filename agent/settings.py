@@ -107,8 +107,6 @@ class WorkerSettings(Noun):
     """What it does of a request. One side of a disaggregated pair serves nobody by itself: load takes `entry`."""
     peers: tuple[Url, ...] = ()
     """Other workers that serve the same entry: the other side of a pair, or replicas behind a router."""
-    drain_seconds: float = Field(default=60.0, ge=0)
-    """How long live requests are waited for before a restart."""
     policy: str = "decode"
     """A policy's name, or the path of a policy file."""
     plan: str | None = None

@@ -54,6 +54,7 @@ def run_check(
     host: Host,
     *,
     base_url: str,
+    counters_url: str | None = None,
     check: Check,
     phase: Phase,
     seed: int,
@@ -65,7 +66,8 @@ def run_check(
 
     Args:
         host: The worker's host.
-        base_url: The control endpoint as the host reaches it, such as `http://127.0.0.1:31000`.
+        base_url: Where the load goes, as the host reaches it, such as `http://127.0.0.1:31000`.
+        counters_url: The worker's own address, where the load goes through a router; None: the same.
         check: What to send: sessions in all, runs at each concurrency, or streams in each storm.
         phase: What the worker is while it is measured.
         seed: Decides prompts, facts, orders and cuts; another seed sends other text.
@@ -81,6 +83,7 @@ def run_check(
     wish = {
         "kind": check.name,
         "base_url": base_url,
+        "counters_url": counters_url or base_url,
         "concurrency": list(check.concurrency),
         "count": check.count,
         "tokens": check.tokens,

@@ -201,6 +201,8 @@ class Worker:
         log: Absolute path of its log.
         control: Where it answers.
         entry: Where its users send requests.
+        load: Where load for a measurement is sent; None: to the worker itself.
+        partners: Workers that cannot serve without this one, nor it without them: the other side of a pair.
         service: What restarts it.
         knobs: The engine's catalogue.
         version: The engine's version, where the settings say it.
@@ -222,6 +224,8 @@ class Worker:
         service: ServiceSpec,
         knobs: Sequence[Knob],
         version: str | None = None,
+        load: str | None = None,
+        partners: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -229,6 +233,8 @@ class Worker:
         self.host = host
         self.control = control
         self.entry = entry
+        self.load = load or control
+        self.partners = tuple(partners)
         self.writer = Writer(host, name, script, service)
         self._engine = engine
         self._script = script
@@ -423,8 +429,17 @@ class Worker:
         )
 
     def live_requests(self) -> int | None:
-        """Requests in flight; None: could not be counted."""
-        return probe.live_requests(self.host, base_url=self.control, limit_seconds=QUESTION_SECONDS)
+        """Requests in flight that a restart would cut off, those on the other side of a pair included.
+
+        None: they could not be counted, on one of the sides.
+        """
+        total = 0
+        for address in (self.control, *self.partners):
+            live = probe.live_requests(self.host, base_url=address, limit_seconds=QUESTION_SECONDS)
+            if live is None:
+                return None
+            total += live
+        return total
 
     def forecast(self, change: Change, *, floor_gb: float | None, start_seconds: Sequence[float]) -> Forecast:
         """What a change costs, from this worker's own last start."""
@@ -534,7 +549,8 @@ class Worker:
         """Send the load of one check from the worker's host and read what comes back."""
         return probe.run_check(
             self.host,
-            base_url=self.control,
+            base_url=self.load,
+            counters_url=self.control,
             check=check,
             phase=phase,
             seed=seed,

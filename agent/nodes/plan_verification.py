@@ -151,9 +151,23 @@ def _loses(live: int | None, forecast: Forecast, parts: Parts) -> str:
         now = "how many requests are in flight could not be counted"
     else:
         now = f"{live} requests are in flight now"
+    patience = f"up to {users.wait_seconds:.0f} s for at most {users.at_most} in flight"
     return (
-        f"{now}; before each restart it waits up to {users.wait_seconds:.0f} s for at most {users.at_most} in flight. "
+        f"{now}{_beside(parts)}; before each restart it waits {patience}. "
         f"Nobody is served for {away} (twice, if the change is taken back); requests that still run then are cut off."
+    )
+
+
+def _beside(parts: Parts) -> str:
+    """Who else is touched: the other side of a pair stands still, replicas take over."""
+    peers = ", ".join(parts.settings.peers)
+    if not peers:
+        return ""
+    if parts.settings.role == "whole":
+        return f"; behind {parts.settings.entry} {peers} go on serving"
+    return (
+        f", on both sides of the pair; without its {parts.settings.role} side nothing that comes in through "
+        f"{parts.settings.entry} is served, whatever {peers} does"
     )
 
 

@@ -14,7 +14,8 @@ four), then one `{"event": "result", ...}` or `{"event": "invalid", "why": ...}`
     counters     requests in flight, from counters that can be trusted   window_seconds
 
 Common fields: `deadline` (seconds for everything), `timeout` (seconds for one request), `api_key_env` (name of the
-variable that holds the key; never the key).
+variable that holds the key; never the key), `counters_url` (where the engine itself is asked what it counts, where load
+goes through a router; left out: base_url).
 
 Times are seconds. Tokens per second are the generated tokens of a burst (by the server's `usage`) over the time from
 the moment when its requests are written until its last stream has ended. Inter-token times are those between chunks:
@@ -471,8 +472,11 @@ class Reply(asyncio.BufferedProtocol):
 class Client:
     """Sends requests to one target and keeps every reply of the run."""
 
-    def __init__(self, target: Target, load: Load, *, timeout: float, until: float) -> None:
+    def __init__(
+        self, target: Target, load: Load, *, timeout: float, until: float, engine: Client | None = None
+    ) -> None:
         self.target = target
+        self.engine = engine
         self.load = load
         self.timeout = timeout
         self.until = until
@@ -542,6 +546,10 @@ class Client:
         """Body of a GET, or None where there is no good answer."""
         reply = await self.ask(path, None, streaming=False, timeout=timeout)
         return b"".join(reply.body) if reply.ok else None
+
+    async def ask_engine(self, path: str, *, timeout: float = 5.0) -> bytes | None:
+        """Body of a GET from the engine itself, behind whatever router the load goes through."""
+        return await (self.engine or self).get(path, timeout=timeout)
 
     async def find_model(self) -> None:
         """Learn the model's name from the server; one that lists none is asked for `default`."""
@@ -1213,18 +1221,18 @@ class Aborts:
         slots = asyncio.Semaphore(size)
         replies: list[Reply] = []
         plans = [self._phase(number in cut, moment) for number in range(count)]
-        tokens_before = tokens_made(await self._client.get("/metrics", timeout=2.0))
+        tokens_before = tokens_made(await self._client.ask_engine("/metrics", timeout=2.0))
         await together(self._stream(plan, slots, replies) for plan in plans)
         calm = time.perf_counter()
         canary, undecided = await self._first_sign()
-        tokens_after = tokens_made(await self._client.get("/metrics", timeout=2.0))
+        tokens_after = tokens_made(await self._client.ask_engine("/metrics", timeout=2.0))
         moved = None if tokens_before is None or tokens_after is None else tokens_after - tokens_before
-        still = loads_of(await self._client.get("/v1/loads", timeout=2.0))
+        still = loads_of(await self._client.ask_engine("/v1/loads", timeout=2.0))
         for _ in range(8 if canary.ok else 0):
             if not still:
                 break
             await asyncio.sleep(0.25)
-            still = loads_of(await self._client.get("/v1/loads", timeout=2.0))
+            still = loads_of(await self._client.ask_engine("/v1/loads", timeout=2.0))
         return {
             "concurrency": size,
             "fraction": fraction,
@@ -1283,13 +1291,15 @@ class Aborts:
         canary_task = asyncio.ensure_future(self._canary(self.limit))
         try:
             await asyncio.wait({canary_task}, timeout=self.limit / 2)
-            halfway = None if canary_task.done() else tokens_made(await self._client.get("/metrics", timeout=2.0))
+            halfway = (
+                None if canary_task.done() else tokens_made(await self._client.ask_engine("/metrics", timeout=2.0))
+            )
             canary = await canary_task
         finally:
             canary_task.cancel()
         if (canary.ok and canary.chunks) or halfway is None:
             return canary, None
-        at_end = tokens_made(await self._client.get("/metrics", timeout=2.0))
+        at_end = tokens_made(await self._client.ask_engine("/metrics", timeout=2.0))
         if at_end is not None and at_end > halfway and canary.kind == "timeout":
             return canary, f"the canary starved while {at_end - halfway:.0f} tokens were made for others"
         return canary, None
@@ -1369,10 +1379,10 @@ def loads_of(body: bytes | None) -> int | None:
 
 async def counters(client: Client) -> dict[str, float | None]:
     """What the engine counts right now; None for each that it does not."""
-    metrics, scheduler = await asyncio.gather(client.get("/metrics"), client.get("/v1/loads"))
+    metrics, scheduler = await asyncio.gather(client.ask_engine("/metrics"), client.ask_engine("/v1/loads"))
     loads = loads_of(scheduler)
     if loads is None:
-        loads = loads_of(await client.get("/get_load"))
+        loads = loads_of(await client.ask_engine("/get_load"))
     text = metrics or b""
 
     def first_of(*names: str) -> float | None:
@@ -1504,12 +1514,13 @@ async def measure(wish: dict[str, Any], report: Report) -> dict[str, Any]:
     if key and key not in os.environ:
         raise ValueError(f"the variable {key} is not set")
     target = await find_target(str(wish["base_url"]), os.environ[key] if key else None)
-    client = Client(
-        target,
-        Load(widest + 8),
-        timeout=float(wish.get("timeout", max(5.0, deadline / 3))),
-        until=time.perf_counter() + deadline,
-    )
+    load, until = Load(widest + 8), time.perf_counter() + deadline
+    timeout = float(wish.get("timeout", max(5.0, deadline / 3)))
+    engine = None
+    if wish.get("counters_url", wish["base_url"]) != wish["base_url"]:
+        beside = await find_target(str(wish["counters_url"]), os.environ[key] if key else None)
+        engine = Client(beside, load, timeout=timeout, until=until)
+    client = Client(target, load, timeout=timeout, until=until, engine=engine)
     if kind == "counters":
         return await count(client, wish)
     await client.find_model()

@@ -48,6 +48,18 @@ def serve(_server: str) -> Callable[..., Served]:
 
 
 @pytest.fixture
+def engine() -> Iterator[Served]:
+    """A second server, for what is counted behind the one that is loaded."""
+    command = [sys.executable, str(ROOT / "tests/data/probe/model_server.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = f"http://127.0.0.1:{int(process.stdout.readline())}"
+        httpx.post(f"{url}/wish", json={"loads": 3}, timeout=30, trust_env=False).raise_for_status()
+        yield Served(url)
+        process.kill()
+
+
+@pytest.fixture
 def host(tmp_path: Path) -> LocalHost:
     """This machine."""
     return LocalHost(tmp_path / "host")

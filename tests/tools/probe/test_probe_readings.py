@@ -216,6 +216,20 @@ class TestThroughput:
 
         assert "3 requests of others" in str(readings["throughput_tokens_per_second"].no_data)
 
+    def test_the_engine_behind_a_router_counts(self, serve, engine, host) -> None:
+        """Load that takes the entry of a pair is weighed with what the worker behind it counts."""
+        wide = {"check": check_of("throughput", (4,), count=1, tokens=20), "phase": "candidate", "seed": 3}
+        url = serve(loads=0).url
+
+        alone = run_check(host, base_url=url, limit_seconds=60, tell=lambda _, __: None, **wide)
+        behind = run_check(
+            host, base_url=url, counters_url=engine.url, limit_seconds=60, tell=lambda _, __: None, **wide
+        )
+
+        assert alone[0].value is not None
+        assert "3 requests of others" in str(behind[0].no_data)
+        assert engine.seen()["requests"] == 0
+
     def test_failed_requests_spoil_a_run(self, serve, host) -> None:
         """A burst in which requests failed has no rate; the failures have a reading of their own."""
         readings = ask(host, serve(http=503, every=1).url, check_of("throughput", (4,), count=2, tokens=20))
