@@ -25,8 +25,8 @@ class Ask:
     """
 
     __slots__ = (
-        "aborted", "arrived", "cached", "conversation", "finish", "first", "forever", "least", "more", "most", "news",
-        "produced", "reply", "rid", "settled", "taken",
+        "aborted", "admitted", "arrived", "cached", "conversation", "finish", "first", "forever", "least", "more",
+        "most", "news", "produced", "reply", "rid", "settled", "taken",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +47,7 @@ class Ask:
         self.settled = False
         self.cached = 0
         self.arrived = 0.0
+        self.admitted = 0.0
         self.first = 0.0
 
     async def fresh(self) -> list[Token]:

@@ -214,7 +214,7 @@ class Endpoints:
             "disable_shared_experts_fusion": arguments["disable_shared_experts_fusion"] or self._specimen.pool == "mla",
             "use_mla_backend": self._specimen.pool != "mha",
             "_cuda_graph_config_locked": self._launch.locked,
-            "last_gen_throughput": self._scheduler.throughput,
+            "last_gen_throughput": self._scheduler.reports.throughput,
             "memory_usage": self._memory(),
             "effective_max_running_requests_per_dp": self._allocation.requests,
         }
@@ -267,7 +267,7 @@ class Endpoints:
             "num_total_tokens": used + sum(ask.conversation.length for ask in self._scheduler.waiting),
             "max_total_num_tokens": total,
             "token_usage": round(used / total, 4),
-            "gen_throughput": round(self._scheduler.throughput, 2),
+            "gen_throughput": round(self._scheduler.reports.throughput, 2),
             "max_running_requests": self._allocation.requests,
         }
         if wanted & {"memory", "all"}:

@@ -11,15 +11,14 @@ from evals.lab.ask import Ask
 from evals.lab.clock import Clock
 from evals.lab.conversation import Conversation
 from evals.lab.faults import Fault
-from evals.lab.log import Log
-from evals.lab.metrics import Metrics
 from evals.lab.pace import Pace
 from evals.lab.replies import Reply
+from evals.lab.reports import Load, Reports
 from evals.lab.specimen import Specimen
 
 _LATE = 0.25
 """Seconds of the wall that a late loop may catch up; beyond that the time is lost, as it would be on a stalled card."""
-_RATIO = 0.7
+ADMISSION_RATIO = 0.7
 """Share of the tokens a request may still generate that admission reserves (gauge `new_token_ratio`)."""
 
 
@@ -50,8 +49,6 @@ class Limits(NamedTuple):
     """New prompt tokens of one prefill batch."""
     free: float
     """GiB that are free after capture."""
-    log_interval: int
-    """Decode iterations from one log line and gauge refresh to the next."""
     cached: bool
     """Prompts are kept for reuse."""
 
@@ -65,8 +62,7 @@ class Scheduler:
         faults: What is wrong with it.
         specimen: Model and cards.
         clock: Serving clock.
-        log: Where its lines go.
-        metrics: Where its figures go.
+        reports: Hears what it does.
         note: Writes down, out of everybody's sight, what a fault did.
     """
 
@@ -77,8 +73,7 @@ class Scheduler:
         faults: Sequence[Fault],
         specimen: Specimen,
         clock: Clock,
-        log: Log,
-        metrics: Metrics,
+        reports: Reports,
         note: Callable[[str, str], None],
     ) -> None:
         self.limits = limits
@@ -86,20 +81,14 @@ class Scheduler:
         self.waiting: deque[Ask] = deque()
         self.heartbeat = clock.now()
         """Second of life at which a token last left the loop."""
-        self.throughput = 0.0
-        """Tokens a second of the wall, as of the last refresh."""
         self._pace = pace
         self._faults = faults
         self._specimen = specimen
         self._clock = clock
-        self._log = log
-        self._metrics = metrics
+        self.reports = reports
+        """Hears what it does."""
         self._note = note
         self._wake = asyncio.Event()
-        self._iterations = 0
-        self._since = 0
-        self._since_time = clock.now()
-        self._last_prefill = clock.now()
         self._prefixes: OrderedDict[str, int] = OrderedDict()
 
     def submit(self, ask: Ask) -> None:
@@ -119,7 +108,7 @@ class Scheduler:
         """Take a request back; a running one leaves the batch at the end of the step in flight."""
         if ask.finish is None and not ask.aborted:
             ask.aborted = True
-            self._metrics.add("num_aborted_requests_total")
+            self.reports.aborted()
             if ask in self.waiting:
                 self.waiting.remove(ask)
                 self._end(ask)
@@ -139,17 +128,18 @@ class Scheduler:
         """Tokens in the KV pool."""
         return sum(ask.conversation.length + len(ask.produced) for ask in self.running)
 
+    @property
+    def load(self) -> Load:
+        """How busy the loop is."""
+        return Load(len(self.running), len(self.waiting), self.used)
+
     def flush(self) -> bool:
         """Forget cached prompts, unless requests are about."""
-        if not self.idle:
-            self._log.rank(
-                "Cache not flushed because there are pending requests."
-                f" #queue-req: {len(self.waiting)}, #running-req: {len(self.running)}"
-            )
-            return False
-        self._prefixes.clear()
-        self._log.rank("Cache flushed successfully!")
-        return True
+        done = self.idle
+        self.reports.flushed(self.load, done=done)
+        if done:
+            self._prefixes.clear()
+        return done
 
     async def run(self) -> None:
         """Serve for ever.
@@ -178,7 +168,7 @@ class Scheduler:
             try:
                 await asyncio.wait_for(self._wake.wait(), self._clock.wall(30.0))
             except TimeoutError:
-                self._gauges(0)
+                self.reports.rested(self.load)
             self._wake.clear()
 
     async def _until(self, due: float, seconds: float) -> float:
@@ -192,10 +182,10 @@ class Scheduler:
         """Requests for the next prefill batch: as many as the batch, the chunk and the KV pool take."""
         batch: list[Ask] = []
         fresh = 0
-        reserved = self.used + sum(int(ask.most * _RATIO) - len(ask.produced) for ask in self.running)
+        reserved = self.used + sum(int(ask.most * ADMISSION_RATIO) - len(ask.produced) for ask in self.running)
         while self.waiting and len(self.running) + len(batch) < self.limits.running:
             ask = self.waiting[0]
-            need = ask.conversation.length + len(ask.produced) + int(min(ask.most, 4096) * _RATIO)
+            need = ask.conversation.length + len(ask.produced) + int(min(ask.most, 4096) * ADMISSION_RATIO)
             ask.cached = self._cached(ask.conversation)
             new = ask.conversation.length + len(ask.produced) - ask.cached
             if batch and fresh + new > self.limits.chunk:
@@ -221,9 +211,8 @@ class Scheduler:
     async def _prefill(self, batch: list[Ask], due: float) -> float:
         cached = sum(ask.cached for ask in batch)
         fresh = sum(ask.conversation.length + len(ask.produced) for ask in batch) - cached
-        began = self._clock.now()
         for ask in batch:
-            self._metrics.observe("queue_time_seconds", self._clock.wall(began - ask.arrived))
+            ask.admitted = self._clock.now()
         needed = min(fresh, self.limits.chunk) * self._specimen.prefill_per_token
         if needed > self.limits.free:
             raise OutOfMemoryError(needed, self.limits.free, prefill=True)
@@ -231,23 +220,11 @@ class Scheduler:
         self.running += batch
         due = await self._until(due, self._pace.prefill(fresh))
         await self._stall()
-        self._log.rank(
-            f"Prefill batch, #new-seq: {len(batch)}, #new-token: {fresh}, #cached-token: {cached},"
-            f" {self._usage(counts=False)}, #running-req: {before}, #queue-req: {len(self.waiting)}, #pending-token: 0,"
-            f" cuda graph: False, input throughput (token/s):"
-            f" {fresh / max(self._clock.wall(self._clock.now() - self._last_prefill), 1e-6):.2f}"
-        )
-        self._last_prefill = self._clock.now()
-        self._metrics.add("cuda_graph_passes_total", mode="prefill_none")
-        self._metrics.add("realtime_tokens_total", fresh, mode="prefill_compute")
-        if cached:
-            self._metrics.add("realtime_tokens_total", cached, mode="prefill_cache")
-        self._metrics.set("cache_hit_rate", cached / (cached + fresh) if cached + fresh else 0.0)
+        self.reports.prefilled(batch, fresh, cached, before, self.load)
         for ask in batch:
             self._keep(ask.conversation)
             ask.first = self._clock.now()
         self._emit(batch)
-        self._gauges(len(self.running))
         self._leave()
         return due
 
@@ -271,11 +248,7 @@ class Scheduler:
             if not ask.settled:
                 self._settle(ask, captured=step.captured)
         self._emit(batch)
-        self._metrics.add("cuda_graph_passes_total", mode="decode_cuda_graph" if step.captured else "decode_none")
-        self._metrics.observe("inter_token_latency_seconds", self._clock.wall(step.seconds), len(batch))
-        self._iterations += 1
-        if self._iterations % self.limits.log_interval == 0:
-            self._report(len(batch), captured=step.captured)
+        self.reports.decoded(len(batch), step.seconds, captured=step.captured, load=self.load)
         self._leave()
         self._retract()
         return due
@@ -308,7 +281,7 @@ class Scheduler:
             if not ask.aborted and ask.finish is None:
                 ask.advance()
                 count += 1
-        self._since += count
+        self.reports.emitted(count)
 
     def _leave(self) -> None:
         """Finished and aborted requests leave the batch."""
@@ -325,17 +298,7 @@ class Scheduler:
         if ask.aborted and ask.finish is None:
             ask.finish = "abort"
         ask.news.set()
-        count = len(ask.produced)
-        took = self._clock.wall(self._clock.now() - ask.arrived)
-        self._metrics.add("num_requests_total")
-        self._metrics.add("prompt_tokens_total", ask.conversation.length)
-        self._metrics.add("generation_tokens_total", count)
-        self._metrics.observe("e2e_request_latency_seconds", took)
-        self._metrics.observe("prompt_tokens_histogram", ask.conversation.length)
-        self._metrics.observe("uncached_prompt_tokens_histogram", ask.conversation.length - ask.cached)
-        self._metrics.observe("generation_tokens_histogram", count)
-        if ask.first:
-            self._metrics.observe("time_to_first_token_seconds", self._clock.wall(ask.first - ask.arrived))
+        self.reports.ended(ask)
 
     def _retract(self) -> None:
         """Send the youngest requests back to the queue while the KV pool overflows."""
@@ -348,48 +311,4 @@ class Scheduler:
             gained += ask.conversation.length + len(ask.produced)
             back.append(ask)
         self.waiting.extendleft(back)
-        self._metrics.set("num_retracted_reqs", len(back))
-        self._log.rank(
-            f"KV cache pool is full. Retract requests. #retracted_reqs: {len(back)}, #new_tokens_gained: {gained},"
-            f" #new_token_ratio: {_RATIO:.4f} -> 0.9999"
-        )
-
-    def _usage(self, *, counts: bool) -> str:
-        """How full the two pools are, as a hybrid model's lines say it."""
-        used = self.used
-        window = min(used, 128 * len(self.running))
-        full = used / self.limits.tokens
-        swa = window / max(self.limits.tokens * self._specimen.swa_ratio, 1)
-        if counts:
-            return (
-                f"#full token: {used}, full token usage: {full:.2f}, #swa token: {window}, swa token usage: {swa:.2f}"
-            )
-        return f"full token usage: {full:.2f}, swa token usage: {swa:.2f}"
-
-    def _report(self, batch: int, *, captured: bool) -> None:
-        """The line of every so many iterations, and the refresh that comes with it."""
-        took = self._clock.wall(self._clock.now() - self._since_time)
-        self.throughput = self._since / max(took, 1e-6)
-        self._metrics.add("realtime_tokens_total", self._since, mode="decode")
-        self._since, self._since_time = 0, self._clock.now()
-        self._log.rank(
-            f"Decode batch, #running-req: {batch}, {self._usage(counts=True)}, cuda graph: {captured},"
-            f" gen throughput (token/s): {self.throughput:.2f}, #queue-req: {len(self.waiting)}"
-        )
-        self._gauges(batch)
-
-    def _gauges(self, running: int) -> None:
-        """Refresh the gauges; between refreshes they show what was."""
-        used = self.used
-        show = self._metrics.set
-        if running == 0:
-            self.throughput = 0.0
-        show("num_running_reqs", running)
-        show("num_queue_reqs", len(self.waiting))
-        show("gen_throughput", self.throughput)
-        show("decode_sum_seq_lens", used)
-        show("num_used_tokens", used)
-        show("kv_used_tokens", used)
-        show("kv_available_tokens", self.limits.tokens - used)
-        show("token_usage", round(used / self.limits.tokens, 2))
-        show("full_token_usage", used / self.limits.tokens)
+        self.reports.retracted(len(back), gained)

@@ -24,7 +24,8 @@ from evals.lab.faults import Conditions, build
 from evals.lab.log import Log
 from evals.lab.metrics import Metrics
 from evals.lab.pace import Noise, Pace
-from evals.lab.scheduler import Limits, OutOfMemoryError, Scheduler
+from evals.lab.reports import SglangReports
+from evals.lab.scheduler import ADMISSION_RATIO, Limits, OutOfMemoryError, Scheduler
 from evals.lab.specimen import SPECIMENS, Specimen
 from evals.lab.startup import Started, start
 
@@ -77,7 +78,9 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path, program:
         private.note(ground, boot, kind, detail)
 
     def schedule() -> Scheduler:
-        return Scheduler(_limits(launch, started), pace, faults, specimen, serving, log, metrics, note)
+        tokens, interval = started.allocation.tokens, launch.arguments["decode_log_interval"]
+        reports = SglangReports(tokens, interval, ADMISSION_RATIO, specimen, serving, log, metrics)
+        return Scheduler(_limits(launch, started), pace, faults, specimen, serving, reports, note)
 
     asyncio.run(_serve(launch, started, specimen, schedule, serving, log, metrics, Random(chance.random())))
 
@@ -98,7 +101,6 @@ def _limits(launch: Launch, started: Started) -> Limits:
         tokens=started.allocation.tokens,
         chunk=min(chunk if chunk > 0 else arguments["max_prefill_tokens"], arguments["max_prefill_tokens"]),
         free=started.free,
-        log_interval=arguments["decode_log_interval"],
         cached=not arguments["disable_radix_cache"],
     )
 
