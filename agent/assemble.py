@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sqlite3
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -88,6 +89,9 @@ def assemble(
     environ: Mapping[str, str],
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     seed: int | None = None,
+    host: Host | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Assembly]:
     """Put the parts for one worker together.
 
@@ -97,6 +101,9 @@ def assemble(
         environ: Where the model's key is looked up.
         clock: The time, with its zone.
         seed: Seeds the load; None: something new each time, so that caches of the worker cannot answer.
+        host: The worker's machine; None: the one that the settings name.
+        monotonic: Seconds that only go forward, for waiting.
+        sleep: Lets seconds pass.
 
     Raises:
         UnknownWorker: there is none of that name.
@@ -110,7 +117,7 @@ def assemble(
         parts = Parts(
             name=name,
             settings=chosen,
-            worker=_worker(name, chosen, catalogue, _host(chosen)),
+            worker=_worker(name, chosen, catalogue, host or _host(chosen), monotonic, sleep),
             store=store,
             reasoner=_reasoner(settings, environ),
             rules=Rules(),
@@ -152,7 +159,14 @@ def _host(worker: WorkerSettings) -> Host:
     return LocalHost(Path(worker.directory))
 
 
-def _worker(name: str, worker: WorkerSettings, catalogue: tuple[domain.Knob, ...], host: Host) -> Worker:
+def _worker(
+    name: str,
+    worker: WorkerSettings,
+    catalogue: tuple[domain.Knob, ...],
+    host: Host,
+    monotonic: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> Worker:
     return Worker(
         name,
         host,
@@ -167,6 +181,8 @@ def _worker(name: str, worker: WorkerSettings, catalogue: tuple[domain.Knob, ...
         service=_service(worker),
         knobs=catalogue,
         version=worker.version,
+        clock=monotonic,
+        sleep=sleep,
     )
 
 
