@@ -20,6 +20,7 @@ from agent.assemble import Assembly, assemble, open_store, owner_lives, same_mac
 from agent.domain import Approval, Decision, Plan, Request, Verdict
 from agent.doors.carry import INTERRUPTED, Outcome, carry, pause
 from agent.doors.drawing import edges, mermaid
+from agent.doors.lab import lab
 from agent.doors.logged import logged
 from agent.doors.looks import explain_command, forecast_command, knobs_command, load_settings, script
 from agent.doors.show import Show
@@ -28,17 +29,13 @@ from agent.errors import (
     ApprovalExpired,
     ForeignApproval,
     HostError,
-    OutOfBounds,
     Refused,
     RunInFlight,
     SpentApproval,
     UnknownRun,
-    WorkerDown,
     refusals,
 )
 from agent.settings import Settings
-from evals.lab import ground
-from evals.lab.faults import DEFAULT_FAULTS
 
 EXIT_CODES: dict[Decision, int] = {
     "kept": 0,
@@ -61,7 +58,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-lab = typer.Typer(help="The practice ground: a worker to practise on.", no_args_is_help=True)
 app.add_typer(lab, name="lab")
 app.add_typer(script, name="script")
 
@@ -286,57 +282,6 @@ def graph(as_json: Json = False) -> None:
         print_json({"mermaid": mermaid(), "edges": [edge._asdict() for edge in edges()]})
     else:
         sys.stdout.write(mermaid())
-
-
-@lab.command("up")
-def lab_up(
-    directory: Annotated[Path, typer.Option("--directory", "-d", help="Where it lives.")] = Path("prudent-lab"),
-    seed: Annotated[int, typer.Option(help="Seeds noise and faults.")] = 0,
-    fault: Annotated[list[str] | None, typer.Option(help="A fault that the worker has; none: the usual ones.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Start a practice worker with a settings file beside it."""
-    faults = DEFAULT_FAULTS if fault is None else tuple(fault)
-    try:
-        made = ground.up(directory, seed=seed, faults=faults)
-    except ValueError as error:
-        raise OutOfBounds(f"{str(error)[:1].upper()}{str(error)[1:]}.", "Name one of those, or none.") from error
-    except ground.GroundError as error:
-        raise WorkerDown(f"The practice worker did not come up: {error}", "Nothing of it is left running.") from error
-    if as_json:
-        print_json({key: str(value) for key, value in made._asdict().items()})
-        return
-    out = console()
-    out.print(f"A worker answers on port {made.port}. Its settings: {made.settings}")
-    out.print(f'Try it:  cd {made.directory} && prudent ask "bump cuda graphs to 96"')
-
-
-@lab.command("down")
-def lab_down(
-    directory: Annotated[Path, typer.Option("--directory", "-d", help="Where it lives.")] = Path("prudent-lab"),
-    as_json: Json = False,
-) -> None:
-    """Stop a practice worker and all that belongs to it."""
-    ran = ground.down(directory)
-    if as_json:
-        print_json({"ran": ran})
-    else:
-        console().print("Stopped." if ran else "Nothing was running there.")
-
-
-@lab.command("status")
-def lab_status(
-    directory: Annotated[Path, typer.Option("--directory", "-d", help="Where it lives.")] = Path("prudent-lab"),
-    as_json: Json = False,
-) -> None:
-    """Say whether a practice worker runs."""
-    status = ground.status(directory)
-    if as_json:
-        print_json(status._asdict())
-        return
-    out = console()
-    for key, value in status._asdict().items():
-        out.print(f"{key}: {value}")
 
 
 def main() -> None:

@@ -1,41 +1,27 @@
-"""Puts up a practice ground: a serve script, a worker behind it, its supervisor, settings and a performance plan."""
+"""Puts up a practice ground: a serve script, a worker behind it, its keeper, settings and a performance plan."""
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
-import shutil
-import socket
 import subprocess
-import sys
 import time
-import zlib
-from collections.abc import Sequence
-from importlib import resources
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
-from string import Template
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
-from evals.lab import private
+from evals.lab import papers, posts, private, tree
 from evals.lab.faults import DEFAULT_FAULTS, Conditions, build
+from evals.lab.keepers import KeeperError, keeper_of
+from evals.lab.ports import NoPortError, answers, free_ports
+from evals.lab.posts import Layout, Post, Supervision, Topology
 
 READY_SECONDS = 60.0
 """Wall seconds that a start may take; it takes about two on a machine with nothing else to do."""
-STOP_SECONDS = 3.0
-"""Wall seconds that a worker may take to drain before the supervisor kills it."""
-_FIRST_PORT, _PORTS = 20_000, 12_000
-_LAUNCHER = '''"""Launch the inference server."""
-
-import os
-import sys
-from pathlib import Path
-
-from evals.lab.worker import main
-
-if __name__ == "__main__":
-    main(sys.argv[1:], os.environ, Path(__file__).resolve().parents[3], "/opt/sglang/sglang/launch_server.py")
-'''
+VERSIONS = {"sglang": ("0.5.14", "0.5.13", "0.5.20"), "vllm": ("0.24.0",)}
+"""The engines, with the versions that each can be, the usual one first."""
+_READY = {"sglang": b"The server is fired up and ready to roll!", "vllm": b"Application startup complete."}
 
 
 class Ground(NamedTuple):
@@ -50,26 +36,37 @@ class Ground(NamedTuple):
     script: Path
     """The serve script."""
     plan: Path
-    """The performance plan, in a repository of its own."""
+    """The performance plan, in a repository of its own where there is git."""
     log: Path
     """The worker's log."""
+    entry: str = ""
+    """Where users send their requests: the router of a pair, else the worker."""
+    posts: tuple[Post, ...] = ()
+    """Its processes; the worker's is called `decode`."""
+
+    @property
+    def unit(self) -> str | None:
+        """The worker's unit, where systemd keeps it."""
+        return next((post.unit for post in self.posts if post.name == "decode"), None)
 
 
 class Status(NamedTuple):
     """How a ground is doing."""
 
     running: bool
-    """The supervisor holds a worker's process."""
+    """Its keeper holds a worker's process."""
     ready: bool
     """The worker's port is open."""
     state: str
-    """The supervisor's word: running, restarting, failed, stopped; `absent` without a ground."""
+    """The keeper's word: running, restarting, failed, stopped; `absent` without a ground."""
     pid: int
     """The worker's process id; 0: none."""
     port: int
     """Where it listens, or would; 0: no ground."""
     restarts: int
-    """How often the supervisor started it again after a crash."""
+    """How often it was started again after a crash."""
+    beside: tuple[tuple[str, str, int], ...] = ()
+    """The other posts of a pair: name, state and port."""
 
 
 class GroundError(Exception):
@@ -82,14 +79,22 @@ def up(
     seed: int = 0,
     faults: Sequence[str] = DEFAULT_FAULTS,
     port: int | None = None,
+    engine: str = "sglang",
+    version: str | None = None,
+    topology: Topology = "single",
+    supervision: Supervision = "supervisor",
+    journal: bool = False,
     boot_noise: float = 0.005,
     run_noise: float = 0.005,
     start_speed: float = 35.0,
     serve_speed: float = 2.0,
     capture: int = 32,
     wait: bool = True,
+    lifeline: int | None = None,
 ) -> Ground:
     """Put up a ground and start its worker.
+
+    Whoever is killed on the way leaves nothing running, unless systemd keeps the worker.
 
     Args:
         directory: Where; made if need be. A ground that stands there already is taken down and written anew; its plan
@@ -97,211 +102,235 @@ def up(
         seed: Seed of everything that is drawn.
         faults: What is wrong with the worker, each `NAME` or `NAME:parameter=value,...` (see `faults.FAULTS`).
         port: Where it listens; None: a free port.
+        engine: Which engine it is, of `VERSIONS`.
+        version: Which version of it; None: the usual one.
+        topology: One worker, or a pair with a router before it.
+        supervision: Who keeps it running.
+        journal: The output goes to the journal; only with systemd.
         boot_noise: Relative standard deviation from start to start.
         run_noise: Relative standard deviation from burst to burst.
         start_speed: Seconds of life a second while it starts.
         serve_speed: Seconds of life a second while it serves.
         capture: The script's `--cuda-graph-max-bs`.
-        wait: Return when the port is open; else as soon as the worker is spawned.
+        wait: Return when every port is open; else as soon as the processes are spawned.
+        lifeline: The reading end of a pipe: the ground goes down when nobody holds the other end. None: it stands by
+            itself once this has returned.
 
     Raises:
-        ValueError: no such fault.
+        ValueError: no such fault, engine, version or combination.
         GroundError: the worker did not come up; nothing is left running.
     """
     build(faults, Conditions(overlap=True, environ={}), Random(0))
+    version = _checked(engine, version, topology, supervision, journal=journal)
     directory = directory.resolve()
     down(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    ground = _ground(directory, port or _free_port(directory))
-    private.write(
-        directory,
-        private.Nature(
-            seed=seed,
-            faults=tuple(faults),
-            boot_noise=boot_noise,
-            run_noise=run_noise,
-            start_speed=start_speed,
-            serve_speed=serve_speed,
-        ),
+    nature = private.Nature(
+        engine=engine,
+        version=version,
+        seed=seed,
+        faults=tuple(faults),
+        boot_noise=boot_noise,
+        run_noise=run_noise,
+        start_speed=start_speed,
+        serve_speed=serve_speed,
     )
-    _write_tree(ground)
-    _write_files(ground, capture)
-    _write_plan(ground)
-    _supervise(directory, "start")
-    if wait:
-        try:
-            _await_ready(ground)
-        except GroundError:
+    try:
+        layout, bootstrap = _laid_out(directory, port, engine, topology, supervision, journal=journal)
+        for post in layout.posts:
+            _write(layout, post, nature, capture, bootstrap)
+        _start(layout, wait=wait, lifeline=lifeline)
+    except (KeeperError, NoPortError, GroundError) as failure:
+        with contextlib.suppress(GroundError):
             down(directory)
-            raise
-    return ground
+        raise failure if isinstance(failure, GroundError) else GroundError(str(failure)) from failure
+    return _ground(directory, layout)
+
+
+@contextlib.contextmanager
+def standing(directory: Path, **how: Any) -> Iterator[Ground]:
+    """A ground for the length of a block; it is down after the block, and after a crash of this process too.
+
+    Args:
+        directory: Where.
+        **how: What `up` takes; systemd cannot keep such a ground.
+
+    Raises:
+        ValueError: as `up`.
+        GroundError: as `up`.
+    """
+    reading, writing = os.pipe()
+    try:
+        yield up(directory, lifeline=reading, **how)
+    finally:
+        down(directory)
+        os.close(reading)
+        os.close(writing)
 
 
 def down(directory: Path) -> bool:
-    """Stop a ground's worker and supervisor; True where something was running."""
-    if not (directory / "supervisor.json").exists():
+    """Stop a ground's processes and their keepers; True where something was running.
+
+    Raises:
+        GroundError: something could not be stopped.
+    """
+    layout = posts.read(directory)
+    if layout is None:
         return False
-    was = _supervise(directory, "status")
-    _supervise(directory, "stop")
-    return bool(was["state"] != "stopped")
+    keeper = keeper_of(layout.supervision, journal=layout.journal)
+    try:
+        # Users are turned away first, as an operator would.
+        ran = [keeper.stop(post) for post in reversed(layout.posts)]
+    except KeeperError as failure:
+        raise GroundError(str(failure)) from failure
+    return any(ran)
 
 
 def status(directory: Path) -> Status:
-    """How a ground is doing."""
-    if not (directory / "supervisor.json").exists():
+    """How a ground is doing.
+
+    Raises:
+        GroundError: its keeper does not say.
+    """
+    layout = posts.read(directory)
+    if layout is None:
         return Status(False, False, "absent", 0, 0, 0)
-    said = _supervise(directory, "status")
-    port = int(json.loads((directory / private.FOLDER / "port.json").read_text(encoding="utf-8")))
-    pid = int(said["pid"])
-    return Status(pid != 0, pid != 0 and _answers(port), said["state"], pid, port, int(said["restarts"]))
+    keeper = keeper_of(layout.supervision, journal=layout.journal)
+    try:
+        kept = {post.name: keeper.kept(post) for post in layout.posts}
+    except KeeperError as failure:
+        raise GroundError(str(failure)) from failure
+    worker, port = kept["decode"], layout.decode.port
+    beside = tuple((post.name, kept[post.name].state, post.port) for post in layout.posts if post != layout.decode)
+    ready = worker.pid != 0 and answers(port)
+    return Status(worker.pid != 0, ready, worker.state, worker.pid, port, worker.restarts, beside)
 
 
-def _ground(directory: Path, port: int) -> Ground:
+def _checked(engine: str, version: str | None, topology: str, supervision: str, *, journal: bool) -> str:
+    """The version, after a look at whether all of that goes together.
+
+    Raises:
+        ValueError: it does not.
+    """
+    if engine not in VERSIONS:
+        raise ValueError(f"no engine is called {engine!r}; there are {' and '.join(sorted(VERSIONS))}")
+    version = version or VERSIONS[engine][0]
+    if version not in VERSIONS[engine]:
+        raise ValueError(f"{engine} {version} is not known here; there are {', '.join(VERSIONS[engine])}")
+    if topology not in get_args(Topology):
+        raise ValueError(f"no topology is called {topology!r}; there are {' and '.join(get_args(Topology))}")
+    if supervision not in get_args(Supervision):
+        raise ValueError(f"nothing called {supervision!r} keeps it; there are {', '.join(get_args(Supervision))}")
+    if topology == "pd" and engine != "sglang":
+        raise ValueError(f"a pair is made of sglang, not of {engine}")
+    if journal and supervision == "supervisor":
+        raise ValueError("only systemd hands output to the journal")
+    return version
+
+
+def _laid_out(
+    directory: Path, port: int | None, engine: str, topology: Topology, supervision: Supervision, *, journal: bool
+) -> tuple[Layout, int]:
+    """What the ground is made of, and the port of the prefill side's bootstrap server.
+
+    Raises:
+        NoPortError: too few ports are free.
+    """
+    names = ("decode",) if topology == "single" else ("prefill", "decode", "router")
+    found = free_ports(directory, len(names) + 1)
+    ports = dict(zip(names, found[:-1], strict=True))
+    if port is not None:
+        ports["decode"] = port
+    made = []
+    for name in names:
+        folder = directory if name == "decode" else directory / name
+        script, log = folder / f"serve_{name}.sh", folder / "run" / "worker.log"
+        unit = None if supervision == "supervisor" else f"{engine}-{name}-{ports[name]}.service"
+        made.append(Post(name, folder, ports[name], script, log, unit))
+    return Layout(supervision, engine, journal, tuple(made)), found[-1]
+
+
+def _write(layout: Layout, post: Post, nature: private.Nature, capture: int, bootstrap: int) -> None:
+    """Everything that lies in a post's folder, and for the worker what lies in the ground's.
+
+    Raises:
+        KeeperError: the keeper does not take it.
+    """
+    post.directory.mkdir(exist_ok=True)
+    (post.directory / "run").mkdir(exist_ok=True)
+    post.log.unlink(missing_ok=True)
+    tree.plant(post.directory, nature.version, router=post.name == "router")
+    papers.write_script(layout, post, capture=capture, bootstrap=bootstrap)
+    if post.name != "router":
+        private.write(post.directory, nature)
+    if post.name == "decode":
+        posts.write(post.directory, layout)
+        papers.write_settings(post.directory / "prudent.toml", layout)
+        papers.write_plan(post.directory / papers.PLAN)
+    keeper_of(layout.supervision, journal=layout.journal).prepare(post)
+
+
+def _start(layout: Layout, *, wait: bool, lifeline: int | None) -> None:
+    """Start the posts; without a lifeline of the caller's they live by one of ours until all of them are up.
+
+    Raises:
+        KeeperError: one was not started.
+        GroundError: one did not come up.
+    """
+    keeper = keeper_of(layout.supervision, journal=layout.journal)
+    ours = os.pipe() if lifeline is None else ()
+    try:
+        for post in layout.posts:
+            keeper.start(post, ours[0] if ours else lifeline)
+        if wait:
+            _await_ready(layout)
+        if ours:
+            for post in layout.posts:
+                keeper.keep(post)
+    finally:
+        for end in ours:
+            os.close(end)
+
+
+def _ground(directory: Path, layout: Layout) -> Ground:
+    decode = layout.decode
     return Ground(
         directory,
-        port,
+        decode.port,
         directory / "prudent.toml",
-        directory / "serve_decode.sh",
-        directory / "plan" / "DSV4_DECODE_PERF_PLAN.md",
-        directory / "run" / "worker.log",
+        decode.script,
+        directory / papers.PLAN,
+        decode.log,
+        layout.entry.url,
+        layout.posts,
     )
 
 
-def _free_port(directory: Path) -> int:
-    """A free port below the range that outgoing connections take, so that none of those gets in between.
-
-    Where the search begins follows from the directory: grounds that are put up at once do not meet.
+def _await_ready(layout: Layout) -> None:
+    """Wait until every post is up.
 
     Raises:
-        GroundError: all of them are held.
+        GroundError: one stayed down.
     """
-    begin = zlib.crc32(str(directory).encode())
-    for step in range(_PORTS):
-        port = _FIRST_PORT + (begin + step) % _PORTS
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise GroundError(f"no port is free between {_FIRST_PORT} and {_FIRST_PORT + _PORTS}")
-
-
-def _write_tree(ground: Ground) -> None:
-    """An environment and a source tree, so that the script's `python3 -m sglang.launch_server` finds the worker."""
-    shutil.rmtree(ground.directory / "opt", ignore_errors=True)
-    package = ground.directory / "opt" / "sglang" / "sglang"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text('__version__ = "0.5.14"\n', encoding="utf-8")
-    (package / "launch_server.py").write_text(_LAUNCHER, encoding="utf-8")
-    venv = ground.directory / "opt" / "venv"
-    (venv / "bin").mkdir(parents=True)
-    base = Path(sys._base_executable)  # type: ignore[attr-defined]
-    for name in ("python", "python3"):
-        (venv / "bin" / name).symlink_to(base)
-    (venv / "pyvenv.cfg").write_text(
-        f"home = {base.parent}\ninclude-system-site-packages = false\nversion = {sys.version.split()[0]}\n",
-        encoding="utf-8",
-    )
-    packages = venv / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-    packages.mkdir(parents=True)
-    ours = str(Path(__file__).resolve().parents[2])
-    paths = [path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"}]
-    (packages / "engine.pth").write_text("".join(f"{path}\n" for path in [*paths, ours]), encoding="utf-8")
-
-
-def _write_files(ground: Ground, capture: int) -> None:
-    """The script, the supervisor's orders and the settings."""
-    (ground.directory / "run").mkdir(exist_ok=True)
-    ground.log.unlink(missing_ok=True)
-    ground.script.write_text(_filled("serve_decode.sh", port=ground.port, capture=capture), encoding="utf-8")
-    ground.script.chmod(0o755)
-    orders = {"script": ground.script.name, "log": "run/worker.log", "stop_seconds": STOP_SECONDS}
-    (ground.directory / "supervisor.json").write_text(json.dumps(orders, indent=1), encoding="utf-8")
-    (ground.directory / private.FOLDER / "port.json").write_text(str(ground.port), encoding="utf-8")
-    ground.settings.write_text(
-        _filled(
-            "prudent.toml",
-            port=ground.port,
-            python=json.dumps(sys.executable),
-            supervisor=json.dumps(str(_supervisor())),
-            directory=json.dumps(str(ground.directory)),
-        ),
-        encoding="utf-8",
-    )
-
-
-def _write_plan(ground: Ground) -> None:
-    """The plan, committed; one that is there stays."""
-    if ground.plan.exists():
-        return
-    ground.plan.parent.mkdir(exist_ok=True)
-    ground.plan.write_text(_filled("plan.md"), encoding="utf-8")
-    git = ["git", "-c", "user.name=Decode on-call", "-c", "user.email=oncall@example.org", "-c", "commit.gpgsign=false"]
-    environ = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
-    for words in (
-        ["init", "--quiet", "--initial-branch=main"],
-        ["config", "user.name", "Decode on-call"],
-        ["config", "user.email", "oncall@example.org"],
-        ["add", ground.plan.name],
-        ["commit", "--quiet", "--message=Write down the plan and what happened so far"],
-    ):
-        subprocess.run([*git, *words], cwd=ground.plan.parent, env=environ, check=True, capture_output=True)
-
-
-def _filled(template: str, **values: object) -> str:
-    text = resources.files("evals.lab").joinpath(f"templates/{template}").read_text(encoding="utf-8")
-    return Template(text).substitute(values)
-
-
-def _supervisor() -> Path:
-    return Path(__file__).resolve().parent / "supervisor.py"
-
-
-def _supervise(directory: Path, word: str) -> dict[str, Any]:
-    """Ask the ground's supervisor, in an environment that holds nothing of the caller's.
-
-    Raises:
-        GroundError: it could not be asked.
-    """
-    environ = {name: os.environ[name] for name in ("HOME", "LANG", "TZ") if name in os.environ}
-    environ["PATH"] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    done = subprocess.run(
-        [sys.executable, str(_supervisor()), "--directory", str(directory), word],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise GroundError(f"the supervisor in {directory} did not {word}: {done.stderr.strip() or done.stdout.strip()}")
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
-
-
-def _answers(port: int) -> bool:
-    """Whether somebody listens; nothing is asked, so that nothing is logged."""
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=5):
-            return True
-    except OSError:
-        return False
-
-
-def _await_ready(ground: Ground) -> None:
-    """Wait for the port.
-
-    Raises:
-        GroundError: it stayed shut.
-    """
+    keeper = keeper_of(layout.supervision, journal=layout.journal)
     deadline = time.monotonic() + READY_SECONDS
-    while not _ready(ground):
-        if time.monotonic() > deadline or status(ground.directory).state == "failed":
-            lines = ground.log.read_text(encoding="utf-8", errors="replace").splitlines() if ground.log.exists() else []
-            raise GroundError("the worker did not come up:\n" + "\n".join(lines[-12:]))
-        time.sleep(0.05)
+    for post in layout.posts:
+        while not _ready(layout, post):
+            if time.monotonic() > deadline or keeper.kept(post).state == "failed":
+                end = _printed(layout, post).decode(errors="replace").splitlines()[-12:]
+                raise GroundError("\n".join([f"the {post.name} process did not come up:", *end]))
+            time.sleep(0.05)
 
 
-def _ready(ground: Ground) -> bool:
-    return ground.log.exists() and b"The server is fired up and ready to roll!" in ground.log.read_bytes()
+def _ready(layout: Layout, post: Post) -> bool:
+    """Whether a worker has said that it is up; a router is when it listens."""
+    return answers(post.port) if post.name == "router" else _READY[layout.engine] in _printed(layout, post)
+
+
+def _printed(layout: Layout, post: Post) -> bytes:
+    """What a post has printed since it was put up."""
+    if not layout.journal:
+        return post.log.read_bytes() if post.log.exists() else b""
+    whose = "--user-unit" if layout.supervision == "systemd-user" else "--unit"
+    command = ["journalctl", "--quiet", "--output=cat", "--boot", f"{whose}={post.unit}"]
+    return subprocess.run(command, capture_output=True, check=False).stdout

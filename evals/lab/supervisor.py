@@ -1,10 +1,14 @@
 """A small supervisor: keeps one serve script running, restarts it when it dies, and leaves nothing behind.
 
-    python supervisor.py --directory D run|start|stop|restart|pid|status
+    python supervisor.py --directory D [--lifeline FD] run|start|stop|restart|pid|status|keep
 
 `run` is the daemon itself, in the foreground; `start` puts it into the background first. `stop` ends the worker and the
 daemon. `restart` returns when the old process is gone and the new one is spawned. Every answer but `pid`'s is one line
 of JSON. One file, standard library only, so that it can be put beside any script.
+
+A daemon that was handed a lifeline, the reading end of a pipe, ends when nobody holds the other end any more, unless
+`keep` has told it that it stands by itself. However a daemon ends, its guard, a process of its own, kills what is left
+of everything that it had started, whatever that has become by then.
 
 In D: `supervisor.json` (see `Orders`), and under `run/` the worker's log, the daemon's own log, pid file and socket.
 """
@@ -24,13 +28,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TextIO
 
 _SOCKET = "run/supervisor.sock"
 _LOCK = "run/supervisor.lock"
 _PID = "run/worker.pid"
 _OWN_LOG = "run/supervisor.log"
 _PR_SET_PDEATHSIG = 1
+_TURN_SECONDS = 10.0
+"""How long a new daemon waits for the guard of the one before."""
 
 
 class Orders(NamedTuple):
@@ -42,8 +48,12 @@ class Orders(NamedTuple):
     """Where its output goes, appended."""
     stop_seconds: float = 10.0
     """How long it may take to end before it is killed."""
+    restart: str = "always"
+    """After which ends it is started again by itself: `always`, `on-failure` (a status other than 0), `no`."""
     restart_seconds: float = 0.5
-    """Pause before it is started again after a crash."""
+    """Pause before it is started again."""
+    kill: str = "group"
+    """What a stop ends: `group`, or only the `main` process, so that what it has spawned stays."""
     start_limit: int = 5
     """Crashes within the interval after which it is left lying."""
     start_interval: float = 60.0
@@ -55,10 +65,14 @@ class Daemon:
 
     Args:
         orders: What to run.
+        guard: The process that cleans up after this one; it is told of every session.
+        lifeline: The reading end of a pipe; its end is the daemon's.
     """
 
-    def __init__(self, orders: Orders) -> None:
+    def __init__(self, orders: Orders, guard: subprocess.Popen[bytes], lifeline: int | None = None) -> None:
         self._orders = orders
+        self._guard = guard
+        self._lifeline = lifeline
         self._process: asyncio.subprocess.Process | None = None
         self._watch: asyncio.Task[None] | None = None
         self._state = "stopped"
@@ -75,6 +89,8 @@ class Daemon:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._ended.set)
+        if self._lifeline is not None:
+            loop.add_reader(self._lifeline, self._ended.set)
         async with server:
             await self._ended.wait()
             async with self._turn:
@@ -97,6 +113,9 @@ class Daemon:
     async def _obey(self, word: str) -> dict[str, Any]:
         if word in {"status", "pid"}:
             return self._status()
+        if word == "keep":
+            self._stand_alone()
+            return self._status()
         async with self._turn:
             was = self._pid()
             if word in {"stop", "restart"}:
@@ -105,6 +124,13 @@ class Daemon:
                 self._crashes.clear()
                 await self._spawn()
             return {**self._status(), "was": was, "daemon": os.getpid()}
+
+    def _stand_alone(self) -> None:
+        """Live on when whoever started this is gone."""
+        if self._lifeline is not None:
+            asyncio.get_running_loop().remove_reader(self._lifeline)
+            os.close(self._lifeline)
+            self._lifeline = None
 
     def _pid(self) -> int:
         return self._process.pid if self._process is not None and self._process.returncode is None else 0
@@ -124,6 +150,7 @@ class Daemon:
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )
+        self._tell(self._process.pid)
         Path(_PID).write_text(f"{self._process.pid}\n", encoding="utf-8")
         self._enter("running")
         self._watch = asyncio.create_task(self._mind(self._process))
@@ -131,10 +158,13 @@ class Daemon:
     async def _mind(self, process: asyncio.subprocess.Process) -> None:
         """Wait for a process to end by itself, and start it again unless that happened too often."""
         status = await process.wait()
-        _kill_group(process.pid)
+        self._kill_rest(process.pid)
+        self._say(f"process {process.pid} ended with status {status}")
+        if self._orders.restart == "no" or (self._orders.restart == "on-failure" and status == 0):
+            self._enter("failed" if status else "stopped")
+            return
         now = time.monotonic()
         self._crashes = [at for at in self._crashes if now - at < self._orders.start_interval] + [now]
-        self._say(f"process {process.pid} ended with status {status}")
         if len(self._crashes) >= self._orders.start_limit:
             self._say(f"ended {len(self._crashes)} times within {self._orders.start_interval:g} s; not started again")
             self._enter("failed")
@@ -162,11 +192,27 @@ class Daemon:
                 await asyncio.wait_for(process.wait(), self._orders.stop_seconds)
             except TimeoutError:
                 self._say(f"process {process.pid} did not end within {self._orders.stop_seconds:g} s; killed")
+                process.kill()
         if process is not None:
-            _kill_group(process.pid)
+            self._kill_rest(process.pid)
             await process.wait()
         self._process = self._watch = None
         Path(_PID).unlink(missing_ok=True)
+
+    def _kill_rest(self, leader: int) -> None:
+        """Kill what a process that has ended has left in its group, unless such things are to stay."""
+        if self._orders.kill == "group":
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(leader, signal.SIGKILL)
+            if not any(_session(pid) == leader for pid in _processes()):
+                self._tell(-leader)
+
+    def _tell(self, session: int) -> None:
+        """Tell the guard of a session; of an empty one, whose number may come to somebody else, by its negative."""
+        assert self._guard.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._guard.stdin.write(b"%d\n" % session)
+            self._guard.stdin.flush()
 
     def _enter(self, state: str) -> None:
         self._state = state
@@ -182,9 +228,37 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _kill_group(leader: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGKILL)
+def guard(told: BinaryIO) -> None:
+    """Hear the sessions that a daemon starts, one number a line, and end them all when it falls silent.
+
+    Args:
+        told: The session numbers; a negative one takes its session back.
+    """
+    sessions: set[int] = set()
+    for line in told:
+        number = int(line)
+        if number > 0:
+            sessions.add(number)
+        else:
+            sessions.discard(-number)
+    while left := [pid for pid in _processes() if _session(pid) in sessions]:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _session(pid: int) -> int:
+    """The session that a process belongs to; 0 for one that is dead."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] in "ZX" else int(fields[3])
 
 
 def ask(word: str, timeout: float = 600.0) -> dict[str, Any] | None:
@@ -210,22 +284,25 @@ def ask(word: str, timeout: float = 600.0) -> dict[str, Any] | None:
     return answer
 
 
-def start_daemon(program: Path) -> None:
+def start_daemon(program: Path, lifeline: int | None) -> None:
     """Put a daemon for the current directory into the background and wait until it answers.
 
     Args:
         program: This file.
+        lifeline: The reading end of a pipe that it is to live by; None: it stands alone.
 
     Raises:
         RuntimeError: it did not come up.
     """
+    handed = () if lifeline is None else (lifeline,)
     with Path(_OWN_LOG).open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, str(program), "--directory", ".", "run"],
+            [sys.executable, str(program), "--directory", ".", *(f"--lifeline={end}" for end in handed), "run"],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
+            pass_fds=handed,
         )
     deadline = time.monotonic() + 30
     while ask("status") is None:
@@ -234,38 +311,64 @@ def start_daemon(program: Path) -> None:
         time.sleep(0.02)
 
 
-def run_daemon() -> int:
-    """Be the daemon of the current directory; 1 where there is one already."""
+def run_daemon(program: Path, lifeline: int | None) -> int:
+    """Be the daemon of the current directory; 1 where there is one already.
+
+    Args:
+        program: This file.
+        lifeline: The reading end of a pipe to live by; None: stand alone.
+    """
     with Path(_LOCK).open("w", encoding="utf-8") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("a supervisor is running here already", file=sys.stderr)
-            return 1
+        deadline = time.monotonic() + _TURN_SECONDS
+        while not _locked(lock):
+            # What holds it may be the guard of a daemon that was killed, at its work.
+            if ask("status") is not None or time.monotonic() > deadline:
+                print("a supervisor is running here already", file=sys.stderr)
+                return 1
+            time.sleep(0.02)
         written = json.loads(Path("supervisor.json").read_text(encoding="utf-8"))
+        # The guard inherits the lock: nobody starts anew before it is done.
+        with subprocess.Popen(
+            [sys.executable, "-I", str(program), "--directory", ".", "guard"],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+            pass_fds=(lock.fileno(),),
+        ) as guarding:
 
-        async def serve() -> None:
-            await Daemon(Orders(**written)).serve()
+            async def serve() -> None:
+                await Daemon(Orders(**written), guarding, lifeline).serve()
 
-        asyncio.run(serve())
+            asyncio.run(serve())
     return 0
+
+
+def _locked(lock: TextIO) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def main(argv: list[str]) -> int:
     """The command line; returns the exit status."""
     words = argparse.ArgumentParser(prog="supervisor")
     words.add_argument("--directory", required=True, help="where supervisor.json lies")
-    words.add_argument("word", choices=["run", "start", "stop", "restart", "pid", "status"])
+    words.add_argument("--lifeline", type=int, help="descriptor of a pipe's reading end that a daemon lives by")
+    words.add_argument("word", choices=["run", "guard", "start", "stop", "restart", "pid", "status", "keep"])
     read = words.parse_args(argv)
     program = Path(__file__).resolve()
     # A socket's path may have 107 bytes; from here it is short wherever the directory lies.
     os.chdir(read.directory)
     Path("run").mkdir(exist_ok=True)
     if read.word == "run":
-        return run_daemon()
+        return run_daemon(program, read.lifeline)
+    if read.word == "guard":
+        guard(sys.stdin.buffer)
+        return 0
     answer = ask(read.word)
     if answer is None and read.word in {"start", "restart"}:
-        start_daemon(program)
+        start_daemon(program, read.lifeline)
         answer = ask("start")
     if answer is None:
         answer = {"state": "stopped", "pid": 0, "restarts": 0, "since": 0}

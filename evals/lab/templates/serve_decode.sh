@@ -32,4 +32,4 @@ exec python3 -m sglang.launch_server \
     --tool-call-parser deepseekv4 \
     --reasoning-parser deepseek-v4 \
     --watchdog-timeout 3600 \
-    --enable-metrics
+    --enable-metrics$more

@@ -1,0 +1,63 @@
+"""`python3 -m evals.lab up|down|status`: the practice ground where only a Python and the sources are at hand."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+from evals.lab import ground
+from evals.lab.faults import DEFAULT_FAULTS
+from evals.lab.posts import Supervision, Topology
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command; what it found is printed as one line of JSON.
+
+    Returns:
+        The exit status: 0, or 1 where the ground did not come up.
+    """
+    words = argparse.ArgumentParser(prog="python3 -m evals.lab", description="A worker to practise on.")
+    words.add_argument("word", choices=["up", "down", "status"])
+    words.add_argument("--directory", "-d", type=Path, default=Path("prudent-lab"), help="where it lives")
+    words.add_argument("--engine", default="sglang", choices=sorted(ground.VERSIONS))
+    words.add_argument("--version", help="the engine's version")
+    words.add_argument("--topology", default="single", choices=get_args(Topology))
+    words.add_argument("--supervision", default="supervisor", choices=get_args(Supervision))
+    words.add_argument("--journal", action="store_true", help="the output goes to the journal")
+    words.add_argument("--fault", action="append", metavar="NAME[:KEY=VALUE,...]", help="none: the usual ones")
+    words.add_argument("--no-faults", action="store_true", help="a sound worker")
+    words.add_argument("--seed", type=int, default=0)
+    words.add_argument("--port", type=int)
+    words.add_argument("--capture", type=int, default=32, help="largest decode batch that is captured")
+    words.add_argument("--boot-noise", type=float, default=0.005, help="relative deviation from start to start")
+    words.add_argument("--run-noise", type=float, default=0.005, help="relative deviation from burst to burst")
+    words.add_argument("--start-speed", type=float, default=35.0, help="seconds of life a second while it starts")
+    words.add_argument("--serve-speed", type=float, default=2.0, help="seconds of life a second while it serves")
+    read = words.parse_args(argv)
+    if read.word == "down":
+        return _say({"ran": ground.down(read.directory)})
+    if read.word == "status":
+        return _say(ground.status(read.directory)._asdict())
+    how = {key: value for key, value in vars(read).items() if key not in {"word", "directory", "fault", "no_faults"}}
+    faults = () if read.no_faults else DEFAULT_FAULTS if read.fault is None else tuple(read.fault)
+    try:
+        made = ground.up(read.directory, faults=faults, **how)
+    except ValueError as slip:
+        words.error(str(slip))
+    except ground.GroundError as failure:
+        print(failure, file=sys.stderr)
+        return 1
+    return _say({**made._asdict(), "unit": made.unit, "posts": [post._asdict() for post in made.posts]})
+
+
+def _say(document: object) -> int:
+    print(json.dumps(document, default=str))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
