@@ -30,3 +30,24 @@ class Clock:
         left = self.wall(moment - self.now())
         if left > 0:
             time.sleep(left)
+
+
+class Walk:
+    """Where a start is, in seconds of life.
+
+    Args:
+        clock: The start-up clock, running since exec.
+        stretch: Factor on every stretch: this start's deviation.
+    """
+
+    def __init__(self, clock: Clock, stretch: float) -> None:
+        self._clock = clock
+        self._stretch = stretch
+        self.at = 0.0
+
+    def on(self, seconds: float) -> float:
+        """Let a stretch pass; return how long it took."""
+        seconds *= self._stretch
+        self.at += seconds
+        self._clock.sleep_until(self.at)
+        return seconds

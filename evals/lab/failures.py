@@ -31,7 +31,8 @@ def no_pool(failure: Exception) -> StartError:
 
 def no_workspace(free: float, specimen: Specimen) -> StartError:
     """The pools left nothing for the first matrix product, which wants 32 MiB at a time."""
-    return StartError(_traceback(_WORKSPACE_FRAMES, f"torch.OutOfMemoryError: {_oom(32 / 1024, free, specimen)}"))
+    failure = f"torch.OutOfMemoryError: {out_of_memory(32 / 1024, free, specimen)}"
+    return StartError(_traceback(_WORKSPACE_FRAMES, failure))
 
 
 def no_graph(needed: float, free: float, specimen: Specimen, *, phase: str = "decode") -> StartError:
@@ -40,11 +41,11 @@ def no_graph(needed: float, free: float, specimen: Specimen, *, phase: str = "de
     if phase == "prefill":
         hints = hints.replace("decode", "prefill").replace("(e.g., 16)", "(e.g., 2048)")
     what = "cuda graph" if phase == "decode" else "prefill CUDA graph"
-    failure = f"Exception: Capture {what} failed: {_oom(needed, free, specimen)}\n{hints}"
+    failure = f"Exception: Capture {what} failed: {out_of_memory(needed, free, specimen)}\n{hints}"
     return StartError(_traceback(_CAPTURE_FRAMES, failure))
 
 
-def _oom(needed: float, free: float, specimen: Specimen) -> str:
+def out_of_memory(needed: float, free: float, specimen: Specimen) -> str:
     """PyTorch's sentence about memory that is not there; `needed` and `free` in GiB."""
     free = max(free, 0.0)
     used = specimen.cards.total - free
@@ -64,7 +65,8 @@ def _oom(needed: float, free: float, specimen: Specimen) -> str:
 def pass_failure(needed: float, free: float, specimen: Specimen, *, prefill: bool) -> str:
     """The traceback of a pass that did not fit into what capture left free."""
     frames = (*_LOOP_FRAMES, _EXTEND_FRAME if prefill else _DECODE_FRAME, _ACTIVATION_FRAME)
-    return _traceback(frames, f"torch.OutOfMemoryError: {_oom(min(needed, needed / 2 + free), free, specimen)}\n")
+    failure = out_of_memory(min(needed, needed / 2 + free), free, specimen)
+    return _traceback(frames, f"torch.OutOfMemoryError: {failure}\n")
 
 
 def _traceback(frames: Sequence[Frame], failure: str) -> str:

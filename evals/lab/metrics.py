@@ -16,47 +16,71 @@ class Metrics:
     """Counters, gauges and histograms of one worker.
 
     Args:
-        model: The served model's name.
+        families: Every family by its full name: type, help, scope, buckets.
+        prefix: What the engine puts before its names.
+        labels: Labels of each scope.
         pid: Process id that a few gauges carry as a label.
     """
 
-    def __init__(self, model: str, pid: int) -> None:
-        text = resources.files("evals.lab").joinpath("sglang_0_5_14/metrics.json").read_text(encoding="utf-8")
-        self._families: dict[str, dict[str, Any]] = json.loads(text)
-        tokenizer = {"engine_type": "unified", "model_name": model}
-        self._labels: dict[str, Mapping[str, str]] = {
-            "tokenizer": tokenizer,
-            "scheduler": {**tokenizer, "moe_ep_rank": "0", "pp_rank": "0", "tp_rank": "0"},
-            "process": {},
-        }
+    def __init__(
+        self, families: Mapping[str, dict[str, Any]], prefix: str, labels: Mapping[str, Mapping[str, str]], pid: int
+    ) -> None:
+        self._families = families
+        self._prefix = prefix
+        self._labels = labels
         self._pid = str(pid)
         self._values: dict[str, dict[Labels, float]] = {}
         self._counts: dict[str, dict[Labels, list[int]]] = {}
         self._sums: dict[str, dict[Labels, float]] = {}
-        for name, family in self._families.items():
+
+    @classmethod
+    def sglang(cls, model: str, pid: int, *, engine_type: str = "unified") -> Metrics:
+        """A SGLang's, with the scheduler's gauges at their first values.
+
+        Args:
+            model: The served model's name.
+            pid: The process's id.
+            engine_type: `unified`, `prefill` or `decode`.
+        """
+        text = resources.files("evals.lab").joinpath("sglang_0_5_14/metrics.json").read_text(encoding="utf-8")
+        families: dict[str, dict[str, Any]] = json.loads(text)
+        tokenizer = {"engine_type": engine_type, "model_name": model}
+        labels = {
+            "tokenizer": tokenizer,
+            "scheduler": {**tokenizer, "moe_ep_rank": "0", "pp_rank": "0", "tp_rank": "0"},
+            "process": {},
+        }
+        made = cls(families, "sglang:", labels, pid)
+        for name, family in families.items():
             if family["type"] == "gauge" and family["scope"] == "scheduler" and "routing_key" not in name:
                 short = name.removeprefix("sglang:")
-                self._values[name] = {(): _CONSTANT.get(short, 0.0)}
+                made.set(short, _CONSTANT.get(short, 0.0))
+        return made
 
     def add(self, name: str, amount: float = 1.0, **labels: str) -> None:
         """Count something."""
-        series = self._values.setdefault(f"sglang:{name}", {})
+        series = self._values.setdefault(self._full(name), {})
         key = tuple(sorted(labels.items()))
         series[key] = series.get(key, 0.0) + amount
 
     def set(self, name: str, value: float, **labels: str) -> None:
         """Show a gauge's new value."""
-        self._values.setdefault(f"sglang:{name}", {})[tuple(sorted(labels.items()))] = value
+        self._values.setdefault(self._full(name), {})[tuple(sorted(labels.items()))] = value
 
     def observe(self, name: str, value: float, times: int = 1, **labels: str) -> None:
         """Put a value into a histogram, `times` over."""
-        name = f"sglang:{name}"
+        name = self._full(name)
         key = tuple(sorted(labels.items()))
         bounds = self._bounds(name)
         counts = self._counts.setdefault(name, {}).setdefault(key, [0] * (len(bounds) + 1))
         counts[bisect_left(bounds, value)] += times
         sums = self._sums.setdefault(name, {})
         sums[key] = sums.get(key, 0.0) + value * times
+
+    def _full(self, name: str) -> str:
+        """A family's name with the engine's prefix, unless it has none."""
+        full = f"{self._prefix}{name}"
+        return full if full in self._families else name
 
     def _bounds(self, name: str) -> list[float]:
         family = self._families[name]
@@ -65,13 +89,24 @@ class Metrics:
         bounds: list[float] = family["bounds"]
         return bounds
 
-    def text(self) -> str:
-        """The whole exposition."""
+    def text(self, created: float | None = None) -> str:
+        """The whole exposition.
+
+        Args:
+            created: Unix time at which counters and histograms were made, which a server of one process shows; None:
+                one of several, which does not.
+        """
         lines: list[str] = []
         for name, family in self._families.items():
             shown = self._histogram(name, family) if family["type"] == "histogram" else self._plain(name, family)
-            if shown:
-                lines += (f"# HELP {name} {family['help']}", f"# TYPE {name} {family['type']}", *shown)
+            if not shown:
+                continue
+            lines += (f"# HELP {name} {family['help']}", f"# TYPE {name} {family['type']}", *shown)
+            if created is not None and family["type"] != "gauge":
+                born = f"{name.removesuffix('_total')}_created"
+                series = self._counts if family["type"] == "histogram" else self._values
+                lines += (f"# HELP {born} {family['help']}", f"# TYPE {born} gauge")
+                lines += [f"{born}{self._written(family, key)} {created!r}" for key in series[name]]
         return "\n".join(lines) + "\n"
 
     def _written(self, family: Mapping[str, Any], key: Labels, **more: str) -> str:

@@ -10,7 +10,7 @@ from random import Random
 from typing import NamedTuple
 
 from evals.lab.arguments import Launch, shown
-from evals.lab.clock import Clock
+from evals.lab.clock import Clock, Walk
 from evals.lab.failures import no_graph, no_pool, no_workspace
 from evals.lab.log import Log, progress
 from evals.lab.memory import Allocation, allocate, context_length, first_graph, prefill_plan, static_buffers, truncated
@@ -66,7 +66,7 @@ def start(
     Raises:
         StartError: it does not fit; what the scheduler printed is in the error.
     """
-    walk = _Walk(clock, stretch)
+    walk = Walk(clock, stretch)
     _server_lines(launch, specimen, walk, log)
     allocation = _load(launch, specimen, walk, log, chance)
     free = _prefill_graphs(launch, specimen, allocation, walk, log)
@@ -89,23 +89,7 @@ def start(
     return Started(allocation, sizes, graphs, free)
 
 
-class _Walk:
-    """Where a start is, in seconds of life."""
-
-    def __init__(self, clock: Clock, stretch: float) -> None:
-        self._clock = clock
-        self._stretch = stretch
-        self.at = 0.0
-
-    def on(self, seconds: float) -> float:
-        """Let a stretch pass; return how long it took."""
-        seconds *= self._stretch
-        self.at += seconds
-        self._clock.sleep_until(self.at)
-        return seconds
-
-
-def _server_lines(launch: Launch, specimen: Specimen, walk: _Walk, log: Log) -> None:
+def _server_lines(launch: Launch, specimen: Specimen, walk: Walk, log: Log) -> None:
     """What the server's process says before it spawns the schedulers."""
     arguments = launch.arguments
     walk.on(_IMPORTS)
@@ -123,7 +107,7 @@ def _server_lines(launch: Launch, specimen: Specimen, walk: _Walk, log: Log) -> 
     walk.on(_SPAWN)
 
 
-def _load(launch: Launch, specimen: Specimen, walk: _Walk, log: Log, chance: Random) -> Allocation:
+def _load(launch: Launch, specimen: Specimen, walk: Walk, log: Log, chance: Random) -> Allocation:
     """Process group, weights and pools.
 
     Raises:
@@ -170,7 +154,7 @@ def _load(launch: Launch, specimen: Specimen, walk: _Walk, log: Log, chance: Ran
     return allocation
 
 
-def _shards(specimen: Specimen, walk: _Walk, log: Log) -> float:
+def _shards(specimen: Specimen, walk: Walk, log: Log) -> float:
     """Read the weight files; return how long it took."""
     took = 0.0
     for fifth in range(1, 6):
@@ -203,7 +187,7 @@ def _pools(specimen: Specimen, allocation: Allocation, log: Log) -> None:
     )
 
 
-def _prefill_graphs(launch: Launch, specimen: Specimen, allocation: Allocation, walk: _Walk, log: Log) -> float:
+def _prefill_graphs(launch: Launch, specimen: Specimen, allocation: Allocation, walk: Walk, log: Log) -> float:
     """Warm the kernels and capture prefill graphs where the configuration has them; return what is free afterwards.
 
     Raises:
@@ -246,7 +230,7 @@ def _capture(
     specimen: Specimen,
     environ: Mapping[str, str],
     free: float,
-    walk: _Walk,
+    walk: Walk,
     log: Log,
 ) -> float:
     """Capture decode graphs, the largest first, into what is free; return what is free afterwards.

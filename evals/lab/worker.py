@@ -72,7 +72,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path, program:
     pace = Pace(started.sizes, overlap=overlap, noise=noise, chance=Random(chance.random()))
     faults = build(nature.faults, Conditions(overlap, dict(environ)), Random(chance.random()))
     serving = Clock(nature.serve_speed)
-    metrics = Metrics(launch.arguments["served_model_name"], os.getpid())
+    metrics = Metrics.sglang(launch.arguments["served_model_name"], os.getpid())
 
     def note(kind: str, detail: str) -> None:
         private.note(ground, boot, kind, detail)
