@@ -1,4 +1,4 @@
-"""The endpoints that generate: OpenAI's chat completions and SGLang's own `/generate`."""
+"""The endpoints that generate: OpenAI's two and SGLang's own `/generate`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from aiohttp import web
 from evals.lab.arguments import Launch
 from evals.lab.ask import Ask
 from evals.lab.bodies import answer, chatted, error, prompted, read, whole
-from evals.lab.chat import ChatWriter
+from evals.lab.chat import ChatWriter, event, spent
 from evals.lab.clock import Clock
 from evals.lab.conversation import Conversation
+from evals.lab.intake import Intake
 from evals.lab.memory import context_length
-from evals.lab.replies import reply
 from evals.lab.scheduler import QueueFullError, Scheduler
 from evals.lab.specimen import Specimen
 
@@ -37,15 +37,14 @@ class Answers:
         self._specimen = specimen
         self._scheduler = scheduler
         self._clock = clock
-        self._chance = chance
         self._context = context_length(launch.arguments, specimen)
         self._model = launch.arguments["served_model_name"]
-        self._open: dict[str, Ask] = {}
+        self._intake = Intake(scheduler, self._context, chance)
 
     @property
     def open_requests(self) -> list[str]:
         """Ids of requests that have not been answered to the end."""
-        return list(self._open)
+        return self._intake.open_requests
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """OpenAI's chat completions."""
@@ -63,12 +62,12 @@ class Answers:
             str(body.get("model") or self._model),
             int(time.time()),
             parsed=self._launch.arguments["tool_call_parser"] is not None,
-            call_id=f"call_{self._chance.getrandbits(96):024x}",
+            call_id=f"call_{self._intake.name(96)}",
             end_token=self._specimen.end_token,
         )
         options = body.get("stream_options") or {}
         usage = bool(options.get("include_usage") or self._launch.arguments["stream_response_default_include_usage"])
-        with _Tracked(self._open, self._scheduler, ask):
+        with self._intake.taken(ask):
             try:
                 self._scheduler.submit(ask)
             except QueueFullError:
@@ -92,9 +91,55 @@ class Answers:
             )
         if most < 1:
             raise ValueError(f"max_new_tokens must be at least 1, got {most}.")
-        most = min(most, self._context - conversation.length)
-        rid = f"{self._chance.getrandbits(128):032x}"
-        return Ask(rid, conversation, reply(conversation), most=most, least=min(least, most), forever=forever)
+        return self._intake.ask(conversation, most=most, least=least, forever=forever)
+
+    async def complete(self, request: web.Request) -> web.StreamResponse:
+        """OpenAI's plain completions."""
+        try:
+            body = await read(request)
+            conversation = prompted({"text": body.get("prompt"), "input_ids": body.get("prompt")})
+            ask = self._ask(
+                conversation,
+                most=whole(body, "max_tokens", default=16),
+                least=whole(body, "min_tokens", default=0),
+                forever=bool(body.get("ignore_eos")),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as slip:
+            return error(str(slip), 400)
+        start = {
+            "id": ask.rid,
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": str(body.get("model") or self._model),
+        }
+        usage = bool((body.get("stream_options") or {}).get("include_usage"))
+        with self._intake.taken(ask):
+            try:
+                self._scheduler.submit(ask)
+            except QueueFullError:
+                return await _refused(request, streamed=bool(body.get("stream")))
+            if not body.get("stream"):
+                while ask.finish is None:
+                    await ask.fresh()
+                choice = self._choice(ask, "".join(token.text for token in ask.produced))
+                whole_answer = {**start, "choices": [choice], "usage": spent(ask)}
+                return answer({**whole_answer, "metadata": {"weight_version": "default"}})
+            response = await _opened(request)
+            while ask.finish is None:
+                new = await ask.fresh()
+                for token in new:
+                    choice = {"index": 0, "text": token.text, "logprobs": None, "finish_reason": None}
+                    await response.write(event({**start, "choices": [{**choice, "matched_stop": None}], "usage": None}))
+            await response.write(event({**start, "choices": [self._choice(ask, "")], "usage": None}))
+            if usage:
+                await response.write(event({**start, "choices": [], "usage": spent(ask)}))
+            await response.write(b"data: [DONE]\n\n")
+            return response
+
+    def _choice(self, ask: Ask, text: str) -> dict[str, Any]:
+        finish = "stop" if ask.finish == "tool_calls" else ask.finish
+        matched = self._specimen.end_token if finish == "stop" else None
+        return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish, "matched_stop": matched}
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         """SGLang's own endpoint."""
@@ -111,7 +156,7 @@ class Answers:
             ask.rid = str(body.get("rid") or ask.rid)
         except (KeyError, TypeError, ValueError, AttributeError) as slip:
             return error(str(slip), 400)
-        with _Tracked(self._open, self._scheduler, ask):
+        with self._intake.taken(ask):
             try:
                 self._scheduler.submit(ask)
             except QueueFullError:
@@ -150,23 +195,6 @@ class Answers:
                 "e2e_latency": self._clock.wall(self._clock.now() - ask.arrived),
             },
         }
-
-
-class _Tracked:
-    """Keeps a request among the open ones, and aborts it when its client goes away."""
-
-    def __init__(self, among: dict[str, Ask], scheduler: Scheduler, ask: Ask) -> None:
-        self._among = among
-        self._scheduler = scheduler
-        self._ask = ask
-
-    def __enter__(self) -> None:
-        self._among[self._ask.rid] = self._ask
-
-    def __exit__(self, *failure: object) -> None:
-        self._among.pop(self._ask.rid, None)
-        if self._ask.finish is None:
-            self._scheduler.abort(self._ask)
 
 
 async def _opened(request: web.Request) -> web.StreamResponse:

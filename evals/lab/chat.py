@@ -57,7 +57,7 @@ class ChatWriter:
             call = {"id": None, "index": 0, "type": "function", "function": function}
         delta = {"role": None, "content": None, "reasoning_content": None, "tool_calls": [call]}
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None, "matched_stop": None}
-        return _event({**self._start, "choices": [choice], "usage": None})
+        return event({**self._start, "choices": [choice], "usage": None}).decode()
 
     def closing(self, *, usage: bool) -> bytes:
         """The chunks at the end: why it ended, on request what it cost, and the end mark."""
@@ -69,29 +69,16 @@ class ChatWriter:
             "finish_reason": finish,
             "matched_stop": self._end_token if finish == "stop" else None,
         }
-        text = _event({**self._start, "choices": [choice]})
+        data = event({**self._start, "choices": [choice]})
         if usage:
-            text += _event({**self._start, "choices": [], "usage": self.usage()})
-        return f"{text}data: [DONE]\n\n".encode()
+            data += event({**self._start, "choices": [], "usage": spent(self._ask)})
+        return data + b"data: [DONE]\n\n"
 
     def _finish(self) -> str:
         finish = self._ask.finish or "stop"
         if finish == "tool_calls" and not self._parsed:
             return "stop"
         return "tool_calls" if finish == "stop" and self._called else finish
-
-    def usage(self) -> dict[str, Any]:
-        """What the request cost, in tokens."""
-        prompt, generated = self._ask.conversation.length, len(self._ask.produced)
-        # The end token is generated and counted, though it is never sent.
-        generated += self._ask.finish in {"stop", "tool_calls"}
-        return {
-            "prompt_tokens": prompt,
-            "total_tokens": prompt + generated,
-            "completion_tokens": generated,
-            "prompt_tokens_details": None,
-            "reasoning_tokens": 0,
-        }
 
     def whole(self) -> dict[str, Any]:
         """The answer in one piece."""
@@ -120,7 +107,7 @@ class ChatWriter:
             "matched_stop": self._end_token if finish == "stop" else None,
         }
         start = {**self._start, "object": "chat.completion"}
-        return {**start, "choices": [choice], "usage": self.usage(), "metadata": {"weight_version": "default"}}
+        return {**start, "choices": [choice], "usage": spent(self._ask), "metadata": {"weight_version": "default"}}
 
 
 def _marked(token: Token) -> str:
@@ -128,5 +115,20 @@ def _marked(token: Token) -> str:
     return f'"{token.text}">\n' if token.kind == "name" else token.text
 
 
-def _event(document: dict[str, Any]) -> str:
-    return f"data: {json.dumps(document, ensure_ascii=False, separators=(',', ':'))}\n\n"
+def spent(ask: Ask) -> dict[str, Any]:
+    """What a request cost, in tokens."""
+    prompt, generated = ask.conversation.length, len(ask.produced)
+    # The end token is generated and counted, though it is never sent.
+    generated += ask.finish in {"stop", "tool_calls"}
+    return {
+        "prompt_tokens": prompt,
+        "total_tokens": prompt + generated,
+        "completion_tokens": generated,
+        "prompt_tokens_details": None,
+        "reasoning_tokens": 0,
+    }
+
+
+def event(document: dict[str, Any]) -> bytes:
+    """One event of a stream."""
+    return f"data: {json.dumps(document, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()

@@ -98,6 +98,7 @@ class Endpoints:
             get["/metrics"] = self.metrics
         post: dict[str, Handler] = {
             "/v1/chat/completions": self.answers.chat,
+            "/v1/completions": self.answers.complete,
             "/generate": self.answers.generate,
             "/abort_request": self.abort_request,
             "/flush_cache": self.flush_cache,
