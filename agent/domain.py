@@ -32,7 +32,7 @@ ProvenState = Literal[
     "unknown",  # could not be proven
 ]
 Level = Literal["low", "medium", "high"]
-CheckName = Literal["sessions", "throughput", "aborts"]
+CheckName = Literal["sessions", "throughput", "aborts", "overload", "soak"]
 Phase = Literal["baseline", "candidate", "restored"]
 
 
@@ -325,6 +325,21 @@ class Step(Noun):
     """What it must leave behind."""
     undo: str | None
     """How it is taken back; None: it cannot be, and the law decides whether it may run at all."""
+    optional: bool = False
+    """Whether it is taken only where the measurements before it did not settle the matter."""
+
+
+class Sequential(Noun):
+    """Wald's sequential test of a share: it ends as soon as the samples tell one share from the other."""
+
+    ok: float
+    """The share that is acceptable, above 0."""
+    bad: float
+    """The share that must not be kept, above `ok`."""
+    error: float
+    """Probability of either mistake, such as 0.05."""
+    cap: int
+    """Samples at which it ends without a decision."""
 
 
 class Check(Noun):
@@ -335,9 +350,21 @@ class Check(Noun):
     concurrency: tuple[int, ...]
     """Requests in flight at once, a run for each."""
     count: int
-    """Sessions in all (sessions), streams in a storm (aborts), runs at each concurrency (throughput)."""
+    """Sessions in all (sessions), streams in a storm or in an overload, runs at each concurrency (throughput)."""
     tokens: int
     """Tokens to generate for each request."""
+    depths: tuple[int, ...] = ()
+    """Tokens of context in front of each session's facts, one stratum each; none: short sessions only."""
+    seconds: float = 0.0
+    """How long a soak lasts."""
+    sequential: Sequential | None = None
+    """Where it may end early; `count` is then the least that is sent unless it is bad."""
+    stop_at: int | None = None
+    """So many bad ones end it at once."""
+    acts: tuple[int, int] | None = None
+    """Batch sizes at which the change acts: above the first, up to the second. None: at all of them."""
+    before: bool = False
+    """Whether it is also run before the change, on the worker as it is."""
     why: str
     """What demands it: the policy, a knob's risk, or a precedent."""
 
@@ -361,6 +388,10 @@ class Criterion(Noun):
     """For shares and for comparisons with the baseline: the one-sided confidence that is asked for."""
     hard_count: int | None = None
     """For shares: this many bad ones are a breach, whatever the share."""
+    sequential: Sequential | None = None
+    """For shares: the sequential test that decides instead of the bound, which then says what was claimed."""
+    exposure: float | None = None
+    """For shares: the least part of the decoded tokens that has to come from where the change acts."""
     missing: Literal["defer", "breach"] = "defer"
     """What it means when there is no reading; never "met"."""
     because: str
@@ -510,6 +541,10 @@ class Reading(Noun):
     """The single runs, where the value is their mean."""
     concurrency: int | None = None
     """Requests in flight at once, where it matters."""
+    exposure: float | None = None
+    """The part of the decoded tokens that came from batch sizes at which the change acts, at its lower end."""
+    boot: int = 1
+    """Which start of its phase it was taken after."""
     no_data: str | None = None
     """Why there is no value."""
     source: str = ""

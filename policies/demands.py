@@ -20,6 +20,7 @@ def checks_for(
     risk: Risk,
     captured_max: int | None,
     running_max: int | None,
+    acts: tuple[int, int] | None = None,
 ) -> tuple[Check, ...]:
     """The checks that a change has to pass, in the policy's order, each saying what demands it.
 
@@ -31,28 +32,37 @@ def checks_for(
         captured_max: The largest batch that is captured before or after the change, whichever is larger: that is where
             a change of the captured range acts. None where nothing is captured.
         running_max: The most requests that the worker runs at once after the change; None: not known.
+        acts: Batch sizes at which alone the change acts: above the first, up to the second; None: at all of them.
     """
     plan = []
-    for name in policy.order:
+    counted = next((one for one in policy.criteria if one.metric == "corrupted_sessions"), None)
+    for name in policy.ordered:
         rule = policy.checks.rule(name)
         reasons = _reasons(policy, name, rule, knobs, precedents, risk)
         if reasons:
-            concurrency = _concurrency(rule, captured_max, running_max)
+            concurrency = _concurrency(name, rule, captured_max, running_max)
+            one_by_one = counted if name == "sessions" else None
             plan.append(
                 Check(
                     name=name,
                     concurrency=concurrency,
                     count=_count(name, rule, concurrency),
                     tokens=rule.tokens,
+                    depths=rule.depths,
+                    seconds=rule.seconds or 0.0,
+                    sequential=one_by_one.sequential if one_by_one else None,
+                    stop_at=one_by_one.hard_count if one_by_one else None,
+                    before=rule.baseline,
+                    acts=acts if name == "sessions" else None,
                     why="; ".join(reasons),
                 )
             )
     return tuple(plan)
 
 
-def baseline_checks(policy: Policy, checks: Sequence[Check]) -> tuple[Check, ...]:
+def baseline_checks(checks: Sequence[Check]) -> tuple[Check, ...]:
     """Those of a plan's checks that are also run before the change, on the worker as it is."""
-    return tuple(check for check in checks if policy.checks.rule(check.name).baseline)
+    return tuple(check for check in checks if check.before)
 
 
 def criteria_for(policy: Policy, checks: Sequence[Check]) -> tuple[Criterion, ...]:
@@ -92,13 +102,16 @@ def _reasons(
 
 
 def _count(name: CheckName, rule: CheckRule, concurrency: tuple[int, ...]) -> int:
-    """How much is sent: as many as the rule says, and never fewer than fill the largest batch once."""
-    if name == "throughput":
+    """How much is sent: as many as the rule says, and never fewer sessions or streams than fill the largest batch."""
+    if name in {"throughput", "overload", "soak"}:
         return rule.count
     return max(rule.count, *concurrency)
 
 
-def _concurrency(rule: CheckRule, captured_max: int | None, running_max: int | None) -> tuple[int, ...]:
+def _concurrency(
+    name: CheckName, rule: CheckRule, captured_max: int | None, running_max: int | None
+) -> tuple[int, ...]:
+    """Requests in flight: what the rule says, no more than the worker runs, and half as much again to overload it."""
     most = running_max if running_max is not None and running_max > 0 else None
     places = {"captured": captured_max, "running": most}
     numbers = []
@@ -106,9 +119,10 @@ def _concurrency(rule: CheckRule, captured_max: int | None, running_max: int | N
         if isinstance(place, int):
             number = place
         else:
-            name, _, divisor = place.partition("/")
-            known = places[name]
+            what, _, divisor = place.partition("/")
+            known = places[what]
             number = known // int(divisor or 1) if known is not None and known > 0 else rule.otherwise
         number = max(number, 1)
-        numbers.append(number if most is None else min(number, most))
+        number = number if most is None else min(number, most)
+        numbers.append(number + (number + 1) // 2 if name == "overload" else number)
     return tuple(dict.fromkeys(numbers))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agent.domain import Criterion
 from policies import wording
+from policies.limits import Bound
 from policies.metrics import metric_of
 from policies.schema import CheckRule, Policy
 
@@ -32,7 +33,7 @@ def explain(policy: Policy) -> tuple[str, ...]:
         if criterion.missing == "breach":
             lines.append("      Without a reading it counts as breached.")
     lines += ["", "A measured breach rolls back; what is missing or not settled restores and defers.", "", "Checks:"]
-    for name in policy.order:
+    for name in policy.ordered:
         check = policy.checks.rule(name)
         lines.append(f"  {name}: {_when(check)}, {_how(name, check)}")
         lines.append(f"      {check.because}")
@@ -43,6 +44,12 @@ def explain(policy: Policy) -> tuple[str, ...]:
 def _share_rule(criterion: Criterion, things: str, went: str) -> str:
     if criterion.bound <= 0:
         asked = f"none of {criterion.minimum_n} or more {things} {went}"
+    elif criterion.sequential is not None:
+        test = criterion.sequential
+        asked = (
+            f"under {wording.share(test.bad)} of {things} {went} rather than {wording.share(test.ok)}, shown at "
+            f"{wording.share(1 - test.error)} by a sequential test of at most {test.cap}"
+        )
     elif criterion.confidence is None:
         asked = f"at most {wording.share(criterion.bound)} of {criterion.minimum_n} or more {things} {went}"
     else:
@@ -51,6 +58,8 @@ def _share_rule(criterion: Criterion, things: str, went: str) -> str:
             f"under {wording.share(criterion.bound)} of {things} {went}, shown at {sure} "
             f"by {criterion.minimum_n} or more"
         )
+    if criterion.exposure is not None:
+        asked += f", {wording.share(criterion.exposure)} of their tokens from where the change acts"
     if criterion.hard_count is None or criterion.bound <= 0:
         return asked
     return f"{asked}; {wording.count(criterion.hard_count)} bad ones are a breach whatever the share"
@@ -71,6 +80,12 @@ def _ratio_rule(criterion: Criterion, title: str) -> str:
     return f"{title}: {wording.bound(criterion)}, shown at {sure}"
 
 
+def _bounds(bound: Bound) -> str:
+    ends = [f"at least {wording.number(bound.low)}" if bound.low is not None else ""]
+    ends.append(f"at most {wording.number(bound.high)}" if bound.high is not None else "")
+    return " and ".join(filter(None, ends)) or "any value"
+
+
 def _when(check: CheckRule) -> str:
     always = "for every change" if check.always else ""
     some = f"for changes of {', '.join(check.subsystems)}" if check.subsystems and not check.always else ""
@@ -84,13 +99,32 @@ def _how(name: str, check: CheckRule) -> str:
         "sessions": f"{check.count} sessions",
         "throughput": f"{check.count} runs each",
         "aborts": f"{check.count} streams in a storm",
+        "overload": f"{check.count} times half as much again as the worker runs, counted",
+        "soak": f"{wording.number(check.seconds or 0.0)} s of load",
     }
-    return f"{counted[name]} at {places} in flight, {check.tokens} tokens at most"
+    deep = f", {'/'.join(map(str, check.depths))} tokens deep" if check.depths else ""
+    return f"{counted[name]} at {places} in flight, {check.tokens} tokens at most{deep}"
 
 
 def _limits(policy: Policy) -> list[str]:
-    times, noise = policy.times, policy.noise
+    times, noise, limits = policy.times, policy.noise, policy.limits
+    second = {
+        "never": "a change is started once",
+        "undecided": "a change is started a second time where the first start did not settle it",
+        "always": "a change is started twice before it is kept",
+    }
+    level = {
+        "watch": "questions are answered, changes are not planned",
+        "propose": "changes are planned and handed to a person, never carried out",
+        "ask": "a change is carried out once a person has approved its plan",
+    }
     return [
+        level[limits.autonomy],
+        f"changes are carried out {limits.windows_say()}",
+        f"a run takes at most {wording.number(limits.budgets.minutes)} min, {limits.budgets.restarts} starts and "
+        f"{limits.budgets.sessions} sessions",
+        *(f"{name}: {_bounds(bound)}, {bound.because}" for name, bound in limits.knobs.items()),
+        second[policy.second_start],
         f"a start fails after {wording.number(times.start)} times the last one, "
         f"not before {wording.number(times.start_floor_seconds)} s",
         f"the host takes the change back after {wording.number(times.watchdog)} restarts of silence, "

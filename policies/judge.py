@@ -14,7 +14,7 @@ from agent.domain import Check, Criterion, Finding, Noise, Noun, Phase, Reading
 from policies import wording
 from policies.metrics import Metric, metric_of
 from policies.part import Part, holds, measured, silence, unusable, worst
-from policies.ratios import flawed_runs, judge_amounts, judge_rates, one_of
+from policies.ratios import Pair, by_boot, flawed_runs, judge_amounts, judge_rates, one_of
 from policies.shares import judge_share
 
 
@@ -151,16 +151,17 @@ def _finding(
     if wrong is not None:
         return _combine(criterion, [wrong])
     if metric.kind == "share":
-        return _combine(criterion, _share_parts(criterion, metric, after, checks))
+        before = _of(metric, readings, "baseline")
+        return _combine(criterion, _share_parts(criterion, metric, after, checks, before))
     if criterion.of == "absolute":
         return _combine(criterion, _amount_parts(criterion, metric, after))
     before = _of(metric, readings, "baseline")
-    pairs: dict[int | None, tuple[Reading | None, Reading | None]] = {}
+    pairs: dict[int | None, Pair] = {}
     parts: list[Part] = []
     for where in _places(after, before, expected=_expected(metric, checks)):
         what = f"{metric.title}{'' if where is None else f' at {where}'}"
-        old, quarrel_before = one_of(_at(before, where), f"{what} before the change")
-        new, quarrel_after = one_of(_at(after, where), f"{what} with the change")
+        old, quarrel_before = by_boot(_at(before, where), f"{what} before the change")
+        new, quarrel_after = by_boot(_at(after, where), f"{what} with the change")
         quarrel = quarrel_before or quarrel_after
         if quarrel is not None:
             parts.append(quarrel)
@@ -216,17 +217,23 @@ def _comparable(criterion: Criterion, metric: Metric, readings: Sequence[Reading
 
 
 def _share_parts(
-    criterion: Criterion, metric: Metric, readings: Sequence[Reading], checks: Sequence[Check]
+    criterion: Criterion,
+    metric: Metric,
+    readings: Sequence[Reading],
+    checks: Sequence[Check],
+    before: Sequence[Reading] = (),
 ) -> list[Part]:
+    acts = next((check.acts for check in checks if check.name in metric.checks and check.acts is not None), None)
     if metric.pooled:
         if not readings:
             return [Part("no_data", f"{metric.title}: no reading")]
-        return [judge_share(criterion, metric, readings, None)]
+        return [judge_share(criterion, metric, readings, None, before=before, acts=acts)]
     parts = []
     for where in _places(readings, (), expected=_expected(metric, checks)):
         here = _at(readings, where)
         if here:
-            parts.append(judge_share(criterion, metric, here, where))
+            then = _at(before, where)
+            parts.append(judge_share(criterion, metric, here, where, before=then, acts=acts))
         else:
             parts.append(Part("no_data", f"{metric.title}{wording.at(where)}: no reading"))
     return parts
@@ -237,10 +244,11 @@ def _amount_parts(criterion: Criterion, metric: Metric, readings: Sequence[Readi
     if not readings:
         return [Part("no_data", f"{metric.title}: no reading")]
     parts = []
-    for where in _places(readings, (), expected=()):
-        here = _at(readings, where)
+    for where, boot in dict.fromkeys((reading.concurrency, reading.boot) for reading in readings):
+        here = tuple(reading for reading in _at(readings, where) if reading.boot == boot)
         judged = [_amount(criterion, metric, reading) for reading in here]
-        _, quarrel = one_of(here, f"{metric.title}{wording.at(where)}")
+        again = f" after start {boot}" if boot > 1 else ""
+        _, quarrel = one_of(here, f"{metric.title}{wording.at(where)}{again}")
         breaches = [part for part in judged if part.outcome == "breached"]
         parts += breaches or ([quarrel] if quarrel is not None else judged[:1])
     return parts

@@ -6,7 +6,7 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -205,11 +205,15 @@ def _spot(at: Place) -> str:
 def _model(at: Place) -> type[BaseModel] | None:
     """The model that describes the table at a place."""
     model: type[BaseModel] | None = Policy
+    named = False
     for part in at:
-        if isinstance(part, int):
+        if isinstance(part, int) or named:
+            named = False
             continue
         field = model.model_fields.get(part) if model is not None else None
         model = _model_in(field.annotation) if field is not None else None
+        # The next word is a name of the table's own, such as a knob's.
+        named = field is not None and get_origin(field.annotation) is Mapping
     return model
 
 

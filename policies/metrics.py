@@ -70,7 +70,7 @@ METRICS: tuple[Metric, ...] = (
         "failed_requests",
         "failed requests",
         "share",
-        checks=("sessions", "throughput"),
+        checks=("sessions", "throughput", "soak"),
         pooled=True,
         things="requests",
         went="failed",
@@ -85,6 +85,19 @@ METRICS: tuple[Metric, ...] = (
         things="abort storms",
         went="wedged the worker",
     ),
+    Metric("kv_leak_per_storm", "KV tokens lost per storm", "amount", unit="of the pool", checks=("aborts", "soak")),
+    Metric(
+        "stuck_overloads",
+        "overloads",
+        "share",
+        checks=("overload",),
+        pooled=True,
+        things="overloads",
+        went="left the worker worse",
+    ),
+    Metric("stalled_seconds", "longest time without a token", "amount", unit="s", checks=("soak",)),
+    Metric("memory_growth_gb_per_hour", "growth of memory", "amount", unit="GB/h", checks=("soak",)),
+    Metric("rate_decay", "loss of throughput over the soak", "amount", unit="of the rate", checks=("soak",)),
 )
 """Every metric, in the order in which a run comes to know them."""
 

@@ -1,9 +1,10 @@
 """A criterion against the baseline that was measured just before the change.
 
-Throughput is compared as the logarithm of the ratio of two means. The unit of inference is the boot: with one boot on
-each side, however many runs each, the standard error is
+Throughput is compared as the logarithm of the ratio of two means. The unit of inference is the boot: each side is the
+mean over its boots of the logarithm of the boot's mean, and with b boots on a side and r runs in each of them the
+standard error is the root of the sum over both sides of
 
-    sqrt(2 * boot_sd**2 + run_sd**2 * (1/runs_before + 1/runs_after))
+    boot_sd**2 / b + run_sd**2 / b**2 * (1/r_1 + ... + 1/r_b)
 
 because a restart alone moves throughput. Repeating runs in one boot shrinks only the second term.
 """
@@ -20,8 +21,12 @@ from policies import wording
 from policies.metrics import Metric
 from policies.part import Part, holds, measured, silence
 
-Pairs = Mapping[int | None, tuple[Reading | None, Reading | None]]
-"""Baseline and candidate by concurrency; None where there is no reading."""
+Boots = tuple[Reading, ...]
+"""One reading for each boot; none where nobody measured."""
+Pair = tuple[Boots, Boots]
+"""Baseline and candidate."""
+Pairs = Mapping[int | None, Pair]
+"""Baseline and candidate by concurrency."""
 
 
 LARGEST_RATE = 1e12
@@ -41,19 +46,21 @@ def judge_amounts(criterion: Criterion, metric: Metric, pairs: Pairs) -> list[Pa
     """Compare plain amounts with a factor on the baseline, without noise."""
     parts = []
     for where, (before, after) in pairs.items():
-        what = f"{metric.title}{wording.at(where)}"
-        trouble = _unpaired(criterion, what, before, after, runs=False)
-        if trouble is not None:
-            parts.append(trouble)
-            continue
-        old, new = measured(before), measured(after)
-        good = holds(criterion, new, criterion.bound * old)
-        unit = f" {metric.unit}".rstrip()
-        says = (
-            f"{what}: {wording.number(new)}{unit} after {wording.number(old)}{unit}, "
-            f"{wording.bound(criterion)} is asked"
-        )
-        parts.append(Part("met" if good else "breached", says))
+        for reading in after or (None,):
+            again = f" (start {reading.boot})" if reading is not None and reading.boot > 1 else ""
+            what = f"{metric.title}{wording.at(where)}{again}"
+            trouble = _unpaired(criterion, what, before[:1], () if reading is None else (reading,), runs=False)
+            if trouble is not None:
+                parts.append(trouble)
+                continue
+            old, new = measured(before[0]), measured(reading)
+            good = holds(criterion, new, criterion.bound * old)
+            unit = f" {metric.unit}".rstrip()
+            says = (
+                f"{what}: {wording.number(new)}{unit} after {wording.number(old)}{unit}, "
+                f"{wording.bound(criterion)} is asked"
+            )
+            parts.append(Part("met" if good else "breached", says))
     return parts
 
 
@@ -75,8 +82,6 @@ def judge_rates(criterion: Criterion, metric: Metric, pairs: Pairs, noise: Noise
         if trouble is not None:
             parts[where] = trouble
             continue
-        assert before is not None
-        assert after is not None
         assert noise is not None
         ratios[where] = _compare(before, after, noise)
     losses = _proven_losses(criterion, ratios, len(pairs), 1.0 - confidence)
@@ -85,13 +90,16 @@ def judge_rates(criterion: Criterion, metric: Metric, pairs: Pairs, noise: Noise
     return [parts[where] for where in pairs]
 
 
-def _compare(before: Reading, after: Reading, noise: Noise) -> Ratio:
-    old, new = measured(before), measured(after)
-    if new == 0:
+def _compare(before: Boots, after: Boots, noise: Noise) -> Ratio:
+    if any(measured(reading) == 0 for reading in after):
         return Ratio(-math.inf, 0.0)
-    run_sd = max(noise.run_sd, _scatter(before, after))
-    variance = 2 * noise.boot_sd**2 + run_sd**2 * (1 / before.n + 1 / after.n)
-    return Ratio(math.log(new) - math.log(old), math.sqrt(variance))
+    run_sd = max(noise.run_sd, _scatter(*before, *after))
+    variance = sum(
+        noise.boot_sd**2 / len(boots) + run_sd**2 / len(boots) ** 2 * sum(1 / reading.n for reading in boots)
+        for boots in (before, after)
+    )
+    old, new = (fmean(math.log(measured(reading)) for reading in boots) for boots in (before, after))
+    return Ratio(new - old, math.sqrt(variance))
 
 
 def _scatter(*readings: Reading) -> float:
@@ -169,23 +177,24 @@ def _place(where: int | None) -> str:
     return "" if where is None else f" at {where}"
 
 
-def _unpaired(
-    criterion: Criterion, what: str, before: Reading | None, after: Reading | None, *, runs: bool
-) -> Part | None:
-    """Why two readings cannot be compared; None where they can."""
-    silent = silence(before, f"{what} before the change") or silence(after, f"{what} with the change")
-    if silent is not None:
-        return silent
-    assert before is not None
-    assert after is not None
-    old, new = measured(before), measured(after)
-    if before.unit != after.unit:
-        return Part("undecided", f"{what}: {before.unit!r} and {after.unit!r} are not one unit")
-    if not 0 < old <= LARGEST_RATE or not 0 <= new <= LARGEST_RATE:
-        return Part("undecided", f"{what}: {wording.number(new)} after {wording.number(old)} is not a ratio")
+def _unpaired(criterion: Criterion, what: str, before: Boots, after: Boots, *, runs: bool) -> Part | None:
+    """Why two sides cannot be compared; None where they can."""
+    for boots, when in ((before, "before the change"), (after, "with the change")):
+        for reading in boots or (None,):
+            silent = silence(reading, f"{what} {when}")
+            if silent is not None:
+                return silent
+    units = dict.fromkeys(reading.unit for reading in (*before, *after))
+    if len(units) > 1:
+        return Part("undecided", f"{what}: {' and '.join(map(repr, units))} are not one unit")
+    for reading in before:
+        for other in after:
+            old, new = measured(reading), measured(other)
+            if not 0 < old <= LARGEST_RATE or not 0 <= new <= LARGEST_RATE:
+                return Part("undecided", f"{what}: {wording.number(new)} after {wording.number(old)} is not a ratio")
     if not runs:
         return None
-    for reading in (before, after):
+    for reading in (*before, *after):
         trouble = flawed_runs(criterion, reading, what)
         if trouble is not None:
             return trouble
@@ -212,6 +221,18 @@ def _noise_trouble(noise: Noise | None, what: str) -> Part | None:
     if not all(math.isfinite(sd) and 0 <= sd < 10 for sd in (noise.boot_sd, noise.run_sd)):
         return Part("undecided", f"{what}: {noise.boot_sd} and {noise.run_sd} are not noise")
     return None
+
+
+def by_boot(readings: Sequence[Reading], what: str) -> tuple[Boots, Part | None]:
+    """One reading for each boot, in their order; a part where two of one boot contradict each other."""
+    boots: list[Reading] = []
+    for boot in sorted({reading.boot for reading in readings}):
+        one, quarrel = one_of([reading for reading in readings if reading.boot == boot], what)
+        if quarrel is not None:
+            return (), quarrel
+        if one is not None:
+            boots.append(one)
+    return tuple(boots), None
 
 
 def one_of(readings: Sequence[Reading], what: str) -> tuple[Reading | None, Part | None]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from agent.domain import CheckName, Criterion, Noise, Noun, digest_of
-from policies import proportions, wording
-from policies.metrics import METRICS, Metric, known
+from policies.faults import faults
+from policies.limits import Limits
 
 Place = Annotated[str, Field(pattern=r"^(captured|running)(/[1-9][0-9]?)?$")]
 """A number of requests in flight that follows the worker: `captured`, the largest batch that is captured before or
@@ -33,9 +32,15 @@ class CheckRule(Noun):
     otherwise: Annotated[int, Field(ge=1, le=4096)] = 32
     """Requests in flight where a place has no number, because nothing is captured or no limit is known."""
     count: Annotated[int, Field(ge=1, le=1_000_000)]
-    """Sessions in all (sessions), runs at each concurrency (throughput), streams in a storm (aborts)."""
+    """Sessions in all (sessions), runs at each concurrency (throughput), streams in a storm (aborts), overloads one
+    after the other (overload), sessions that a soak goes on with (soak). With a sequential test it is the least that is
+    sent unless it is bad."""
     tokens: Annotated[int, Field(ge=1, le=1_000_000)]
     """Most tokens to generate for each request."""
+    depths: tuple[Annotated[int, Field(ge=0, le=1_000_000)], ...] = ()
+    """Tokens of context before each session's facts, such as [0, 4096, 12288]: a stratum each; none: short ones."""
+    seconds: Annotated[float, Field(gt=0, le=86_400)] | None = None
+    """How long a soak lasts."""
     because: str
     """Why it is run like this, in one sentence."""
 
@@ -49,6 +54,26 @@ class Checks(Noun):
     """Tokens per second with so many requests in flight."""
     aborts: CheckRule
     """Storms of streams that are cut, and whether tokens still come afterwards."""
+    overload: CheckRule = CheckRule(
+        always=False,
+        baseline=False,
+        concurrency=("running",),
+        otherwise=256,
+        count=1,
+        tokens=64,
+        because="A worker has to come back from more than it can serve, by itself and to what it was.",
+    )
+    """More requests at once than it runs, and whether it is what it was once they are gone."""
+    soak: CheckRule = CheckRule(
+        always=False,
+        baseline=False,
+        concurrency=("captured/2",),
+        count=1,
+        tokens=128,
+        seconds=600,
+        because="What leaks or decays shows in hours; ten minutes of load show what is quick enough to hurt today.",
+    )
+    """Steady load for some time: progress, memory and rate."""
 
     def rule(self, name: CheckName) -> CheckRule:
         """The rule of a check."""
@@ -56,6 +81,8 @@ class Checks(Noun):
             "sessions": self.sessions,
             "throughput": self.throughput,
             "aborts": self.aborts,
+            "overload": self.overload,
+            "soak": self.soak,
         }
         return rules[name]
 
@@ -113,8 +140,13 @@ class Policy(Noun):
     """The rollback criteria. Those on the start always apply, the others where their check is part of the plan."""
     checks: Checks
     """The checks, how they are run, and when."""
-    order: tuple[CheckName, ...] = ("sessions", "throughput", "aborts")
-    """The order of the checks: correctness before speed, and last what can wedge a worker."""
+    order: tuple[CheckName, ...] = ("sessions", "throughput", "aborts", "overload", "soak")
+    """The order of the checks: correctness before speed, then what can wedge a worker, and last what takes long."""
+    second_start: Literal["never", "undecided", "always"] = "undecided"
+    """Whether the change is started a second time: where the first start did not settle the matter, since the boot is
+    the unit of inference, or always, since a configuration can come up once and not twice."""
+    limits: Limits = Limits()
+    """How far a run may go, when, at which cost, and within which bounds."""
     times: Times
     """Limits of time."""
     approve_within_minutes: Annotated[float, Field(gt=0, le=1440)]
@@ -131,6 +163,11 @@ class Policy(Noun):
     def label(self) -> str:
         """Name and hash, such as `decode 1f2e3d4c5b6a`."""
         return f"{self.name} {digest_of(self)[:12]}"
+
+    @property
+    def ordered(self) -> tuple[CheckName, ...]:
+        """Every check in the order of this policy; those that it does not name come last."""
+        return tuple(dict.fromkeys((*self.order, *get_args(CheckName))))
 
     @property
     def floor_gb(self) -> float | None:
@@ -151,120 +188,11 @@ class Policy(Noun):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Policy:
-        for fault in _faults(self):
+        for fault in faults(self):
             raise PydanticCustomError(
                 "fault", "{sentence}", {"sentence": fault.sentence, "remedy": fault.remedy, "at": fault.at}
             )
         return self
-
-
-class _Fault(NamedTuple):
-    """Something that a model of single fields cannot see."""
-
-    at: tuple[str | int, ...]
-    sentence: str
-    remedy: str
-
-
-def _faults(policy: Policy) -> Iterator[_Fault]:
-    """What is wrong across fields; each would make a criterion that can never be met, or never be breached."""
-    if sorted(policy.order) != ["aborts", "sessions", "throughput"]:
-        yield _Fault(("order",), "The order must name each check once.", "Write [sessions, throughput, aborts].")
-    if not policy.criteria:
-        yield _Fault(("criteria",), "A policy without criteria keeps nothing.", "Name at least one.")
-    for check in policy.order:
-        if not policy.checks.rule(check).concurrency:
-            yield _Fault(("checks", check, "concurrency"), "The list is empty.", "Write [captured], for example.")
-    if len(policy.checks.sessions.concurrency) > 1:
-        yield _Fault(
-            ("checks", "sessions", "concurrency"),
-            "Sessions run at one concurrency, or what is shown in small batches would be claimed for large ones.",
-            "Write [captured].",
-        )
-    for name in ("boot_sd", "run_sd"):
-        sd = getattr(policy.noise, name)
-        if not 0 < sd < 1:
-            yield _Fault(
-                ("noise", name), f"{name} is {sd}, not a relative standard deviation.", "Write one such as 0.026."
-            )
-    seen: set[str] = set()
-    for index, criterion in enumerate(policy.criteria):
-        if criterion.id in seen:
-            yield _Fault(
-                ("criteria", index, "id"), f"The id {criterion.id!r} is used twice.", "Give each criterion its own."
-            )
-        seen.add(criterion.id)
-        metric = known(criterion.metric)
-        if metric is None:
-            yield _Fault(
-                ("criteria", index, "metric"),
-                f"Nothing measures {criterion.metric!r}.",
-                "Known metrics: " + ", ".join(metric.name for metric in METRICS) + ".",
-            )
-        else:
-            yield from (
-                fault._replace(at=("criteria", index, *fault.at))
-                for fault in (*_bound_faults(criterion, metric), *_sample_faults(policy, criterion, metric))
-            )
-
-
-def _bound_faults(criterion: Criterion, metric: Metric) -> Iterator[_Fault]:
-    if not math.isfinite(criterion.bound):
-        yield _Fault(("bound",), f"The bound {criterion.bound} is not a number.", "Write one.")
-    if criterion.confidence is not None and not 0.8 <= criterion.confidence <= 0.9999:
-        yield _Fault(
-            ("confidence",), f"{criterion.confidence} is not a one-sided confidence.", "Write 0.95, for example."
-        )
-    if criterion.of == "baseline" and criterion.bound <= 0:
-        yield _Fault(("bound",), "A factor on the baseline is greater than 0.", "Write 0.9 for a loss of 10 %.")
-    if metric.kind == "share":
-        if criterion.comparison != "at_most" or criterion.of != "absolute":
-            yield _Fault(("comparison",), "A share of bad ones is judged at_most, absolute.", "Write it so.")
-        if not 0 <= criterion.bound < 1:
-            yield _Fault(("bound",), f"{criterion.bound} is not a share.", "Write 0.03 for 3 %.")
-        if criterion.confidence is not None and criterion.bound <= 0:
-            yield _Fault(
-                ("bound",), "No sample shows a share of 0.", "Write a bound above 0, or leave the confidence out."
-            )
-    elif criterion.hard_count is not None:
-        yield _Fault(("hard_count",), f"{criterion.metric} is not a share, it has no counts.", "Leave it out.")
-    if metric.kind == "rate" and criterion.of == "baseline" and criterion.confidence is None:
-        yield _Fault((), f"{criterion.metric} is noisy and needs a confidence.", "Add confidence: 0.95.")
-    if criterion.confidence is not None and metric.kind in {"fact", "amount"}:
-        yield _Fault(
-            ("confidence",), f"{criterion.metric} is one number, there is no confidence in it.", "Leave it out."
-        )
-    if metric.kind == "fact" and (criterion.of == "baseline" or criterion.bound not in {0.0, 1.0}):
-        yield _Fault(("bound",), f"{criterion.metric} is 0 or 1.", "Write an absolute bound of 0 or 1.")
-
-
-def _sample_faults(policy: Policy, criterion: Criterion, metric: Metric) -> Iterator[_Fault]:
-    if criterion.minimum_n < 1:
-        yield _Fault(("minimum_n",), "The minimum sample is at least 1.", "Write 1 or more.")
-        return
-    if criterion.hard_count is not None and criterion.hard_count < 1:
-        yield _Fault(("hard_count",), "The hard count is at least 1.", "Write 1 or more.")
-    provable = criterion.confidence is not None and 0 < criterion.bound < 1 and 0.8 <= criterion.confidence < 1
-    if metric.kind == "share" and provable:
-        assert criterion.confidence is not None
-        enough = proportions.needed(criterion.bound, criterion.confidence)
-        if criterion.minimum_n < enough:
-            yield _Fault(
-                ("minimum_n",),
-                f"{criterion.minimum_n} clean {metric.things} do not show a share under "
-                f"{wording.share(criterion.bound)} at {wording.share(criterion.confidence)}.",
-                f"Write {enough} or more.",
-            )
-    sends = {"sessions": "sessions", "throughput": "runs"}
-    counts_same_thing = metric.name in {"corrupted_sessions", "throughput_tokens_per_second"}
-    for check in metric.checks if counts_same_thing else ():
-        count = policy.checks.rule(check).count
-        if count < criterion.minimum_n:
-            yield _Fault(
-                ("minimum_n",),
-                f"The criterion asks for {criterion.minimum_n} {sends[check]} and the check sends {count}.",
-                f"Raise checks.{check}.count, or ask for less.",
-            )
 
 
 def _limit(own: float | None, multiple: float, floor: float, unknown: float) -> float:

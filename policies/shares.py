@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from agent.domain import Criterion, Reading
-from policies import proportions, wording
+from agent.domain import Criterion, Reading, Sequential
+from policies import fisher, proportions, sequential, wording
 from policies.metrics import Metric
 from policies.part import Part, measured, silence
 
@@ -22,7 +22,15 @@ class Count(NamedTuple):
     """Bad ones if no two reports speak of the same one; what a claim of cleanness has to face."""
 
 
-def judge_share(criterion: Criterion, metric: Metric, readings: Sequence[Reading], where: int | None) -> Part:
+def judge_share(
+    criterion: Criterion,
+    metric: Metric,
+    readings: Sequence[Reading],
+    where: int | None,
+    *,
+    before: Sequence[Reading] = (),
+    acts: tuple[int, int] | None = None,
+) -> Part:
     """What a criterion says about counts.
 
     Args:
@@ -30,6 +38,8 @@ def judge_share(criterion: Criterion, metric: Metric, readings: Sequence[Reading
         metric: The metric that it looks at.
         readings: The readings of one concurrency, or of all where the metric pools; at least one.
         where: The concurrency, for the sentence.
+        before: The readings of the worker as it was: where some were bad then, so many now are none of the change's.
+        acts: Batch sizes at which the change acts, where only some are.
     """
     what = f"{metric.title}{wording.at(where)}"
     if criterion.comparison != "at_most" or criterion.of != "absolute":
@@ -38,20 +48,49 @@ def judge_share(criterion: Criterion, metric: Metric, readings: Sequence[Reading
     doubts = [doubt for reading in readings if (doubt := _doubt(reading, what)) is not None]
     if counted:
         part = _weigh(criterion, metric, add_up(counted), where)
-        if part.outcome == "breached" or not doubts:
-            return part
+        if part.outcome == "breached":
+            return _against(part, add_up(counted), [one for one in before if _doubt(one, what) is None], criterion)
+        if not doubts:
+            return _exposed(part, counted, criterion, acts)
     return doubts[0]
+
+
+def _against(part: Part, after: Count, before: Sequence[Reading], criterion: Criterion) -> Part:
+    """A breach, unless the worker was bad before as well and it cannot be told that it is worse now."""
+    was = add_up(before)
+    if not was.bad or not was.n:
+        return part
+    chance = fisher.chance(min(was.bad, was.n), was.n, after.bad, after.n)
+    seen = f"{part.says}; before the change {was.bad} of {was.n}"
+    asked = 1 - (criterion.confidence if criterion.confidence is not None else 0.95)
+    if chance <= asked:
+        return Part("breached", f"{seen}, and chance explains the difference with {wording.share(chance)}")
+    return Part("undecided", f"{seen}, and chance would explain the difference with {wording.share(chance)}")
+
+
+def _exposed(part: Part, readings: Sequence[Reading], criterion: Criterion, acts: tuple[int, int] | None) -> Part:
+    """Met only where enough of what was decoded came from where the change acts."""
+    if part.outcome != "met" or criterion.exposure is None or acts is None:
+        return part
+    place = f"batches of {acts[0] + 1} to {acts[1]}, where the change acts"
+    known = [reading.exposure for reading in readings if reading.exposure is not None]
+    if not known or not all(0 <= share <= 1 for share in known):
+        return Part("undecided", f"{part.says}, but how many of the tokens came from {place}, is not known")
+    if max(known) < criterion.exposure:
+        seen = f"only {wording.share(max(known))} of the tokens came from {place}"
+        return Part("undecided", f"{part.says}, but {seen}; {wording.share(criterion.exposure)} are asked")
+    return Part("met", f"{part.says}; {wording.share(max(known))} of the tokens from {place}")
 
 
 def add_up(readings: Iterable[Reading]) -> Count:
     """Add up readings that hold counts, never counting a sample twice.
 
-    Readings of one concurrency and source may be repeats of each other: of those the largest sample counts. Readings
-    of different concurrencies or sources are different samples, and add up.
+    Readings of one concurrency, source and boot may be repeats of each other: of those the largest sample counts.
+    Readings of different concurrencies, sources or boots are different samples, and add up.
     """
-    places: dict[tuple[int | None, str], list[tuple[int, int]]] = {}
+    places: dict[tuple[int | None, str, int], list[tuple[int, int]]] = {}
     for reading in readings:
-        place = places.setdefault((reading.concurrency, reading.source), [])
+        place = places.setdefault((reading.concurrency, reading.source, reading.boot), [])
         counts = (reading.n, reading.bad or 0)
         if counts not in place:
             place.append(counts)
@@ -82,6 +121,8 @@ def _weigh(criterion: Criterion, metric: Metric, count: Count, where: int | None
     seen = f"{count.bad} of {count.n} {metric.things} {metric.went}{wording.at(where)}"
     if criterion.hard_count is not None and count.bad >= max(criterion.hard_count, 1):
         return Part("breached", f"{seen}: {wording.count(max(criterion.hard_count, 1))} or more are a breach")
+    if criterion.sequential is not None:
+        return _sequentially(criterion, criterion.sequential, metric, count, seen)
     asked = "none is allowed" if criterion.bound <= 0 else f"at most {wording.share(criterion.bound)} is allowed"
     if criterion.confidence is None:
         return _without_confidence(criterion, count, seen, asked)
@@ -96,6 +137,22 @@ def _weigh(criterion: Criterion, metric: Metric, count: Count, where: int | None
     if most <= criterion.bound:
         return Part("met", claim)
     return Part("undecided", f"{claim}, {asked}{_more(criterion, metric, count)}")
+
+
+def _sequentially(criterion: Criterion, test: Sequential, metric: Metric, count: Count, seen: str) -> Part:
+    """What the sequential test says; samples that came after its decision count too, and may take it back."""
+    odds = f"{wording.share(test.bad)} against {wording.share(test.ok)}, at {wording.share(1 - test.error)}"
+    if sequential.standing(test, count.n, count.bad) == "bad":
+        return Part("breached", f"{seen}: a sequential test of {odds} says bad")
+    now = sequential.standing(test, count.n, count.suspected)
+    if now == "acceptable" and count.n >= criterion.minimum_n:
+        return Part("met", f"{seen}: under {wording.share(test.bad)} at {wording.share(1 - test.error)}")
+    if now == "capped":
+        return Part(
+            "undecided", f"{seen}: a sequential test of {odds} did not decide within {test.cap} {metric.things}"
+        )
+    needed = max(sequential.enough(test, count.suspected), criterion.minimum_n)
+    return Part("undecided", f"{seen}: a sequential test of {odds} needs {needed} with no more bad ones")
 
 
 def _without_confidence(criterion: Criterion, count: Count, seen: str, asked: str) -> Part:

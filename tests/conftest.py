@@ -160,7 +160,7 @@ class Bench:
         assert old in text
         policy = self.ground.directory / "brisk.yaml"
         policy.write_text(text.replace(old, new) if old else text, encoding="utf-8")
-        self.settle('policy = "decode"', 'policy = "brisk.yaml"')
+        self.settle('policy = "practice"', 'policy = "brisk.yaml"')
 
     def settle(self, old: str, new: str) -> None:
         """Change a line of the settings."""

@@ -58,7 +58,7 @@ def _begin(state: RunState, parts: Parts, tell: Tell) -> Exits:
         readings = _baseline(plan, parts, tell)
         noise = parts.store.noise(parts.name) or parts.policy.noise
         update = {"readings": readings, "noise": noise}
-        unfit = _unfit(plan, readings, parts)
+        unfit = _unfit(plan, readings)
         if unfit is not None:
             return Command(update={**update, "verdict": unfit}, goto="record")
         _wait_for_users(plan, parts, tell)
@@ -151,7 +151,7 @@ def _baseline(plan: Plan, parts: Parts, tell: Tell) -> tuple[Reading, ...]:
         return kept
     readings = [_last_start(snapshot, parts)]
     with parts.worker.transaction(plan.run).heartbeat(plan.watchdog_seconds, opened=False):
-        for number, check in enumerate(baseline_checks(parts.policy, plan.checks)):
+        for number, check in enumerate(baseline_checks(plan.checks)):
             readings += measure(check, "baseline", parts.seed + number, parts, tell)
     parts.store.keep_readings(plan.run, readings)
     return tuple(readings)
@@ -196,9 +196,9 @@ def said(reading: Reading) -> str:
     return reading.detail or f"{reading.metric.replace('_', ' ')}: {reading.value:g} {reading.unit}".strip()
 
 
-def _unfit(plan: Plan, readings: tuple[Reading, ...], parts: Parts) -> Verdict | None:
+def _unfit(plan: Plan, readings: tuple[Reading, ...]) -> Verdict | None:
     """A baseline that is broken, or that there is none of, ends the run before the first write."""
-    judged = judge_baseline(plan.criteria, readings, baseline_checks(parts.policy, plan.checks))
+    judged = judge_baseline(plan.criteria, readings, baseline_checks(plan.checks))
     if judged.decision == "proceed":
         return None
     if judged.decision == "refused":

@@ -39,7 +39,7 @@ def _precedent(*demands: CheckName) -> Precedent:
 
 def _only_on_demand(**subsystems: tuple[str, ...]) -> Policy:
     """The shipped policy with nothing demanded always."""
-    policy = load("decode")
+    policy = load("practice")
     rules: dict[str, Any] = {
         name: policy.checks.rule(name).model_copy(update={"always": False, "subsystems": subsystems.get(name, ())})
         for name in policy.order
@@ -60,26 +60,27 @@ def _checks(policy: Policy, **given: Any) -> tuple[Check, ...]:
 
 def test_the_shipped_policy_checks_where_the_change_acts() -> None:
     """A bump to 96 is stressed at 96 in flight, correctness first and storms last."""
-    checks = _checks(load("decode"))
+    checks = _checks(load("practice"))
 
     assert [check.name for check in checks] == ["sessions", "throughput", "aborts"]
     assert [check.concurrency for check in checks] == [(96,), (48, 96), (48,)]
-    assert checks[0].count == 99
+    assert checks[0].count == 100
+    assert (checks[0].stop_at, checks[0].sequential is None) == (2, False)
     assert checks[1].count == 3
 
 
 def test_storms_are_kept_from_the_worker_before_the_change() -> None:
     """Before the change the worker gets sessions and throughput, and no storm that could wedge it."""
-    policy = load("decode")
+    policy = load("practice")
 
-    assert [check.name for check in baseline_checks(policy, _checks(policy))] == ["sessions", "throughput"]
+    assert [check.name for check in baseline_checks(_checks(policy))] == ["sessions", "throughput"]
 
 
 def test_nothing_can_remove_a_check_of_the_policy() -> None:
     """Without knobs, precedents and risks the policy's checks are all there, as large as ever."""
-    bare = _checks(load("decode"), knobs=(), precedents=(), risk=_risk())
+    bare = _checks(load("practice"), knobs=(), precedents=(), risk=_risk())
 
-    assert [(check.name, check.count) for check in bare] == [("sessions", 99), ("throughput", 3), ("aborts", 48)]
+    assert [(check.name, check.count) for check in bare] == [("sessions", 100), ("throughput", 3), ("aborts", 48)]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_a_policy_demands_by_subsystem() -> None:
 
     assert _checks(policy) == ()
     (check,) = _checks(policy, knobs=(_knob(name="disable-overlap-schedule", subsystem="scheduler"),))
-    assert check.why == "policy decode: disable-overlap-schedule acts on scheduler"
+    assert check.why == "policy practice: disable-overlap-schedule acts on scheduler"
 
 
 @pytest.mark.parametrize(
@@ -113,21 +114,21 @@ def test_a_policy_demands_by_subsystem() -> None:
 )
 def test_concurrency_follows_the_worker(captured: int | None, running: int | None, expected: tuple[int, ...]) -> None:
     """Concurrencies never exceed what the worker runs at once, never reach 0, and fall back where nothing is known."""
-    checks = _checks(load("decode"), captured_max=captured, running_max=running)
+    checks = _checks(load("practice"), captured_max=captured, running_max=running)
 
     assert next(check for check in checks if check.name == "throughput").concurrency == expected
 
 
 def test_sessions_fill_the_largest_batch() -> None:
     """For a batch larger than the policy's count, as many sessions are sent as fill it."""
-    sessions = _checks(load("decode"), captured_max=200)[0]
+    sessions = _checks(load("practice"), captured_max=200)[0]
 
     assert sessions.count == 200
 
 
 def test_criteria_follow_the_checks_of_the_plan() -> None:
     """A plan without storms has no criterion on storms, and always has those on the start."""
-    policy = load("decode")
+    policy = load("practice")
     some = [check for check in _checks(policy) if check.name != "aborts"]
 
     ids = [criterion.id for criterion in criteria_for(policy, some)]
@@ -146,7 +147,7 @@ def test_criteria_follow_the_checks_of_the_plan() -> None:
 
 def test_times_follow_the_worker() -> None:
     """Limits are multiples of the worker's own times, above a floor, and generous where nothing is known."""
-    times = load("decode").times
+    times = load("practice").times
 
     assert times.start_limit_seconds(72) == 288
     assert times.start_limit_seconds(2) == 30
