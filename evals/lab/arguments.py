@@ -192,6 +192,7 @@ def resolve(values: Mapping[str, Any], specimen: Specimen, seed: int) -> Launch:
     _default(arguments, "sampling_backend", "flashinfer")
     _default(arguments, "grammar_backend", "xgrammar")
     _default(arguments, "chunked_prefill_size", 8192)
+    _take_side(arguments)
     if arguments["enable_hierarchical_cache"] and arguments["disable_radix_cache"]:
         raise ValueError(
             "The arguments enable-hierarchical-cache and disable-radix-cache are mutually exclusive and cannot be used"
@@ -222,6 +223,18 @@ def resolve(values: Mapping[str, Any], specimen: Specimen, seed: int) -> Launch:
         "prefill": prefill,
     }
     return Launch(arguments, known["internal"], locked, [] if backend == "disabled" else sizes)
+
+
+def _take_side(arguments: dict[str, Any]) -> None:
+    """What a side of a disaggregated pair does without (engine facts, section 1.6)."""
+    mode = arguments["disaggregation_mode"]
+    if mode == "decode" and not arguments["disaggregation_decode_enable_radix_cache"]:
+        arguments["disable_radix_cache"] = True
+    if mode == "prefill":
+        arguments["disable_cuda_graph"] = True
+    if mode != "null":
+        arguments["disable_prefill_cuda_graph"] = True
+        arguments["max_queued_requests"] = None
 
 
 def _default(arguments: dict[str, Any], field: str, value: Any) -> None:

@@ -51,6 +51,8 @@ class Limits(NamedTuple):
     """GiB that are free after capture."""
     cached: bool
     """Prompts are kept for reuse."""
+    mode: str = "null"
+    """`prefill`: it computes prompts and nothing more; `decode`: it goes on from prompts that others have computed."""
 
 
 class Scheduler:
@@ -101,6 +103,8 @@ class Scheduler:
         if queued is not None and len(self.waiting) >= queued:
             raise QueueFullError
         ask.arrived = self._clock.now()
+        if self.limits.mode == "prefill":
+            ask.most = 1
         self.waiting.append(ask)
         self._wake.set()
 
@@ -155,6 +159,10 @@ class Scheduler:
                 self._pace.next_run()
                 due = loop.time()
                 continue
+            if self.limits.mode == "decode":
+                self._join()
+                due = await self._decode(due) if self.running else loop.time()
+                continue
             batch = self._admit()
             if batch:
                 due = await self._prefill(batch, due)
@@ -197,6 +205,23 @@ class Scheduler:
             fresh += new
             reserved += need
         return batch
+
+    def _join(self) -> None:
+        """Requests whose prompt has come from elsewhere enter the batch without a pass of their own."""
+        joined: list[Ask] = []
+        reserved = self.used
+        while self.waiting and len(self.running) + len(joined) < self.limits.running:
+            ask = self.waiting[0]
+            reserved += ask.conversation.length + len(ask.produced) + int(min(ask.most, 4096) * ADMISSION_RATIO)
+            if (self.running or joined) and reserved > self.limits.tokens:
+                break
+            joined.append(self.waiting.popleft())
+            ask.admitted = self._clock.now()
+            ask.first = ask.first or ask.admitted
+        if joined:
+            self.running += joined
+            self._emit(joined)
+            self._leave()
 
     def _cached(self, conversation: Conversation) -> int:
         """Prompt tokens that an earlier request left in the pool, in whole pages."""

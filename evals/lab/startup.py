@@ -101,6 +101,8 @@ def _server_lines(launch: Launch, specimen: Specimen, walk: Walk, log: Log) -> N
             f" setting page_size to {arguments['page_size']}."
         )
         log.server(f"Setting swa_full_tokens_ratio to {arguments['swa_full_tokens_ratio']} for {name}.")
+    if arguments["disaggregation_mode"] == "decode" and arguments["disable_radix_cache"]:
+        log.server("KV cache is forced as chunk cache for decode server")
     log.server("Fail to set RLIMIT_NOFILE: current limit exceeds maximum limit")
     log.server(f"server_args={shown(arguments)}")
     log.server("Using default HuggingFace chat template with detected content format: string")

@@ -11,7 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from random import Random
+from random import Random, SystemRandom
 
 from aiohttp import ClientSession, web
 
@@ -24,8 +24,10 @@ from evals.lab.faults import Conditions, build
 from evals.lab.log import Log
 from evals.lab.metrics import Metrics
 from evals.lab.pace import Noise, Pace
+from evals.lab.pair import NOWHERE, Side, paired
 from evals.lab.reports import SglangReports
 from evals.lab.scheduler import ADMISSION_RATIO, Limits, OutOfMemoryError, Scheduler
+from evals.lab.sides import side_of
 from evals.lab.specimen import SPECIMENS, Specimen
 from evals.lab.startup import Started, start
 
@@ -72,7 +74,11 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path, program:
     pace = Pace(started.sizes, overlap=overlap, noise=noise, chance=Random(chance.random()))
     faults = build(nature.faults, Conditions(overlap, dict(environ)), Random(chance.random()))
     serving = Clock(nature.serve_speed)
-    metrics = Metrics.sglang(launch.arguments["served_model_name"], os.getpid())
+    mode = launch.arguments["disaggregation_mode"]
+    kind = "unified" if mode == "null" else mode
+    metrics = Metrics.sglang(launch.arguments["served_model_name"], os.getpid(), engine_type=kind)
+    name = f"{SystemRandom().getrandbits(64):016x}"
+    side = side_of(launch.arguments, environ, name, lambda: False, specimen, serving, log, metrics)
 
     def note(kind: str, detail: str) -> None:
         private.note(ground, boot, kind, detail)
@@ -82,7 +88,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path, program:
         reports = SglangReports(tokens, interval, ADMISSION_RATIO, specimen, serving, log, metrics)
         return Scheduler(_limits(launch, started), pace, faults, specimen, serving, reports, note)
 
-    asyncio.run(_serve(launch, started, specimen, schedule, serving, log, metrics, Random(chance.random())))
+    asyncio.run(_serve(launch, started, specimen, schedule, side, serving, log, metrics, Random(chance.random())))
 
 
 def _born() -> float:
@@ -102,6 +108,7 @@ def _limits(launch: Launch, started: Started) -> Limits:
         chunk=min(chunk if chunk > 0 else arguments["max_prefill_tokens"], arguments["max_prefill_tokens"]),
         free=started.free,
         cached=not arguments["disable_radix_cache"],
+        mode=arguments["disaggregation_mode"],
     )
 
 
@@ -110,6 +117,7 @@ async def _serve(
     started: Started,
     specimen: Specimen,
     schedule: Callable[[], Scheduler],
+    side: Side | None,
     clock: Clock,
     log: Log,
     metrics: Metrics,
@@ -124,7 +132,10 @@ async def _serve(
     leaving = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leaving.set)
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, leaving.set)
-    runner = web.AppRunner(endpoints.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+    application = endpoints.application()
+    if side is not None:
+        application.middlewares.append(paired(side, launch.arguments["disaggregation_bootstrap_port"]))
+    runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
     log.server(f"INFO:     Started server process [{os.getpid()}]")
     log.server("INFO:     Waiting for application startup.")
     await runner.setup()
@@ -132,6 +143,8 @@ async def _serve(
     host, port = launch.arguments["host"], launch.arguments["port"]
     try:
         listening = _listen(host, port)
+        if side is not None:
+            await side.open()
     except OSError as failure:
         log.server(
             f"ERROR:    [Errno {failure.errno}] error while attempting to bind on address ({host!r}, {port}):"
@@ -192,10 +205,24 @@ async def _warm_up(endpoints: Endpoints, launch: Launch, log: Log) -> None:
     if not launch.arguments["skip_server_warmup"]:
         async with ClientSession() as client:
             await (await client.get(f"{base}/model_info")).read()
-            body = {"text": "The capital city of France is", "sampling_params": {"max_new_tokens": 8}}
-            await (await client.post(f"{base}/generate", json=body)).read()
+            if launch.arguments["disaggregation_mode"] == "null":
+                body = {"text": "The capital city of France is", "sampling_params": {"max_new_tokens": 8}}
+                await (await client.post(f"{base}/generate", json=body)).read()
+            else:
+                await _warm_side(client, base, log)
     endpoints.status = "Up"
     log.server("The server is fired up and ready to roll!")
+
+
+async def _warm_side(client: ClientSession, base: str, log: Log) -> None:
+    """The first request of a side of a pair, which meets nobody."""
+    log.server("Start of pd disaggregation warmup ...")
+    sampling = {"temperature": 0.0, "max_new_tokens": 8, "ignore_eos": True}
+    body = {"sampling_params": sampling, "bootstrap_host": [NOWHERE], "bootstrap_room": [0], "input_ids": [0, 1, 2, 3]}
+    async with client.post(f"{base}/generate", json=body) as answer:
+        said = await answer.json()
+    log.server(f"Disaggregation warmup request completed with status {answer.status}, resp: {said}")
+    log.server("End of disaggregation warmup")
 
 
 async def _watchdog(scheduler: Scheduler, launch: Launch, clock: Clock, log: Log) -> None:
