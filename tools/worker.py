@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -24,12 +23,13 @@ from agent.errors import (
     WorkerDown,
 )
 from tools import probe
-from tools.engines import sglang_info, sglang_log
+from tools.engines.asking import ask
 from tools.engines.catalogue import canonical, spellings
 from tools.engines.contract import Remark, check_contract
+from tools.engines.engine import Account, engine_of
 from tools.engines.facts import StartupFacts
 from tools.engines.log_lines import lines_of
-from tools.engines.sglang_memory import forecast
+from tools.engines.model_shape import ModelShape, read_shape
 from tools.host import Host
 from tools.serve_script.edit import Intent, diff, plan_edit, value_of
 from tools.serve_script.handover import Handover, handover
@@ -215,7 +215,7 @@ class Worker:
         name: str,
         host: Host,
         *,
-        engine: Literal["sglang"],
+        engine: Literal["sglang", "vllm"],
         script: str,
         launch: str | None = None,
         log: str,
@@ -236,7 +236,7 @@ class Worker:
         self.load = load or control
         self.partners = tuple(partners)
         self.writer = Writer(host, name, script, service)
-        self._engine = engine
+        self.engine = engine_of(engine)
         self._script = script
         self._target = Target.parse(launch)
         self._log = log
@@ -245,6 +245,12 @@ class Worker:
         self._clock = clock
         self._sleep = sleep
         self._transactions: dict[str, RunTransaction] = {}
+
+    @property
+    def effective_source(self) -> str:
+        """Where the values in force are read, for a reading's source."""
+        says_where = self.engine.says_where
+        return f"{self.control}{says_where}" if says_where.startswith("/") else f"{self.control}: {says_where}"
 
     def transaction(self, run: str) -> RunTransaction:
         """The transaction of a run; the same object while this process lives, because it holds the lease."""
@@ -277,21 +283,35 @@ class Worker:
         variables = [knob.name for knob in self._knobs if knob.kind == "env"]
         return self.writer.observe(environ_names=variables, port=self._port)
 
-    def info(self) -> Mapping[str, object]:
+    def info(self) -> Account:
         """The engine's own account of itself.
 
         Raises:
-            WorkerDown: it does not answer, or not with JSON.
+            WorkerDown: it does not answer, or not as this engine does.
         """
-        url = f"{self.control}/server_info"
-        try:
-            answer = self.host.http("GET", url, timeout=QUESTION_SECONDS)
-            document = json.loads(answer.body) if answer.status == 200 else None
-        except (HostError, ValueError) as error:
-            raise self._down(f"{url} gives no answer: {error}") from error
-        if not isinstance(document, dict):
-            raise self._down(f"{url} answers {answer.status}")
-        return document
+        heard: dict[str, str] = {}
+        silent: list[str] = []
+
+        def get(path: str) -> bytes | None:
+            url = f"{self.control}{path}"
+            if silent:
+                return None
+            try:
+                answer = self.host.http("GET", url, timeout=QUESTION_SECONDS)
+            except HostError as error:
+                silent.append(path)
+                heard[path] = f"{url} gives no answer: {error}"
+                return None
+            heard[path] = f"{url} answers {answer.status}"
+            return answer.body if answer.status == 200 else None
+
+        asked = ask(self.engine.questions, get)
+        if asked.silent is not None:
+            raise self._down(heard[silent[0] if silent else asked.silent])
+        account = self.engine.account(asked.answers)
+        if account is None:
+            raise self._down(f"{self.control} does not answer as {self.engine.name} does")
+        return account
 
     def facts(self, version: str | None = None, *, after: int = 0) -> StartupFacts | None:
         """The last start in the log, or in what was written to it since it had `after` bytes.
@@ -322,7 +342,7 @@ class Worker:
                 text = self.host.read(self._log, tail=tail)
             except HostError:
                 return None, ()
-            log = sglang_log.read_log(
+            log = self.engine.read_log(
                 lines_of(io.BytesIO(text)), version=version or self._version, earlier=EARLIER_STARTS
             )
             whole = log.facts is not None and bool(log.facts.settings)
@@ -342,7 +362,7 @@ class Worker:
         if seen.process is None:
             raise self._down(seen.process_problem or "the service has no main process")
         info = self.info()
-        version = sglang_info.version(info) or self._version
+        version = self.engine.version(info) or self._version
         facts, earlier = self._starts(version)
         listener = seen.listener
         ours = listener is not None and listener.relation in {"main", "descendant"}
@@ -420,7 +440,7 @@ class Worker:
             launch[setting.knob] = setting.new
             spelled[setting.knob] = setting.spelling
         return check_contract(
-            self._engine,
+            self.engine.name,
             snapshot.version,
             launch=launch,
             spelled=spelled,
@@ -448,7 +468,7 @@ class Worker:
             why = f"the log {self._log} holds no start to forecast from; the checks after the start decide"
             return Forecast(rows=(), free_after_capture=None, restart_seconds=None, fits="unsure", why=why)
         wanted = {setting.knob: setting.new for setting in change.settings}
-        return forecast(
+        return self.engine.forecast(
             facts=snapshot.facts,
             history=snapshot.earlier,
             change=wanted,
@@ -456,7 +476,18 @@ class Worker:
             start_seconds=start_seconds,
             stated=set(self.launch(snapshot.script, snapshot.version)),
             variables=snapshot.server.environ,
+            shape=self.model_shape(snapshot.facts),
         )
+
+    def model_shape(self, facts: StartupFacts) -> ModelShape | None:
+        """The model's sizes from its config.json beside the weights; None where that is not on this host."""
+        path = self.engine.model_path(facts)
+        if path is None or not path.startswith("/"):
+            return None
+        try:
+            return read_shape(self.host.read(f"{path.rstrip('/')}/config.json"))
+        except HostError:
+            return None
 
     def edit(self, script: bytes, change: Change) -> Edited:
         """The edit that carries a change out; nothing is written.
@@ -529,7 +560,7 @@ class Worker:
             facts = self.facts(after=log_before)
             seen = self.observe()
             ours = seen.listener is not None and seen.listener.relation in {"main", "descendant"}
-            says = "starting" if facts is None else _how_far(facts)
+            says = "starting" if facts is None else self.engine.how_far(facts)
             return Progress(ready=ours and facts is not None and facts.ready and self._answers(), says=says)
 
         return wait_ready(
@@ -583,8 +614,8 @@ class Worker:
             "Start it and see that it serves, then ask again; nothing was touched.",
         )
 
-    def _in_force(self, info: Mapping[str, object], process: Process, facts: StartupFacts | None) -> dict[str, str]:
-        values = sglang_info.effective(info, self._knobs, facts=facts)
+    def _in_force(self, info: Account, process: Process, facts: StartupFacts | None) -> dict[str, str]:
+        values = self.engine.effective(info, self._knobs, facts=facts, argv=process.argv)
         for knob in self._knobs:
             if knob.kind == "env" and knob.name in process.environ:
                 values[knob.name] = canonical(knob, process.environ[knob.name])
@@ -595,19 +626,3 @@ def _operation(setting: Setting) -> Literal["set", "add", "unset"]:
     if setting.new is None:
         return "unset"
     return "add" if setting.old is None else "set"
-
-
-def _how_far(facts: StartupFacts) -> str:
-    """How far a start has come, in a few words."""
-    if facts.ready:
-        return "ready"
-    if facts.free_after_capture_gb is not None:
-        return "captured, opening its port"
-    open_capture = next((capture for capture in facts.captures if capture.gb is None), None)
-    if open_capture is not None:
-        return f"capturing {open_capture.phase} graphs: {len(open_capture.steps)} of {len(open_capture.sizes)}"
-    if facts.kv_tokens is not None or facts.free_after_pool_gb is not None:
-        return "KV pool allocated"
-    if facts.free_after_weights_gb is not None:
-        return "weights loaded"
-    return "loading"

@@ -100,7 +100,7 @@ def ready_for_a_change(snapshot: Snapshot, parts: Parts) -> None:
 
 def observe(snapshot: Snapshot, change: Change, parts: Parts, notebook: Notebook) -> None:
     """Write down what a change is weighed with: engine, values that it touches or is coupled with, last start."""
-    notebook.note(f"engine version {snapshot.version}", f"{parts.settings.control}/server_info")
+    notebook.note(f"engine version {snapshot.version}", parts.worker.effective_source)
     notebook.note(f"main process {snapshot.process.pid}", parts.worker.host.name)
     touched = {setting.knob for setting in change.settings}
     coupled = {name for knob in parts.knobs if knob.name in touched for name in knob.couples}
@@ -155,7 +155,7 @@ def _values(snapshot: Snapshot, parts: Parts, notebook: Notebook, knobs: Sequenc
     for knob in knobs:
         value = snapshot.in_force.get(knob.name)
         called = f"{knob.name} ({knob.words[0]})" if knob.words else knob.name
-        server = f"{parts.settings.control}/server_info"
+        server = parts.worker.effective_source
         source = f"environment of pid {snapshot.server.pid}" if knob.kind == "env" else server
         if value is None:
             found.append(notebook.note(f"{called} is not reported by the engine", source))

@@ -8,8 +8,8 @@ from agent.domain import Execution, Phase, Process, Reading, Setting
 from agent.errors import HostError, Refused
 from agent.state import Parts, Tell
 from tools.engines.catalogue import in_force, spellings
+from tools.engines.drift import compare
 from tools.engines.facts import StartupFacts
-from tools.engines.sglang_info import compare
 from tools.worker import Snapshot
 
 
@@ -132,7 +132,7 @@ def _effective(
     told = " ".join(drift.says for drift in drifts)
     values = ", ".join(f"{name} {snapshot.in_force.get(name, '?')}" for name in wanted)
     detail = told or f"in force: {values or 'as before'}"
-    return _fact("effective_matches", phase, 0.0 if against else 1.0, f"{parts.settings.control}/server_info", detail)
+    return _fact("effective_matches", phase, 0.0 if against else 1.0, parts.worker.effective_source, detail)
 
 
 def argument(process: Process, names: set[str]) -> str | None:

@@ -98,10 +98,12 @@ def in_force(knob: Knob, written: str | None) -> str | None:
         written: The text in the script; None: absent; an empty text: a switch flag without a value.
 
     Returns:
-        `on` or `off` for switches, `96` or `0.9` for numbers; None where it is absent and the engine decides.
+        `on` or `off` for switches, `96` or `0.9` for numbers; None where it is absent and the engine decides, as about
+        a switch flag that is on by default.
     """
     if knob.value == "switch" and knob.kind == "flag":
-        return "off" if written is None else "on"
+        by_default = (knob.default or "").split(" ")[0]
+        return "on" if written is not None else None if by_default == "on" else "off"
     return None if written is None else canonical(knob, written)
 
 

@@ -79,6 +79,10 @@ class Capture(Noun):
     """Free memory when it ended."""
     steps: tuple[CaptureStep, ...] = ()
     """Its graphs in the order of capture, the largest first, as far as progress bars tell."""
+    done: int = 0
+    """Graphs that its progress bars count as captured; where several bars follow each other, all of them."""
+    of: int = 0
+    """Graphs that its progress bars count in all, as far as they have begun."""
 
 
 class DecodeBatch(Noun):
@@ -130,6 +134,9 @@ class StartupFacts(Noun):
     """The versions whose wording the log has, such as `0.5.14 to 0.5.18`."""
     settings: Mapping[str, str] = {}
     """Settings in force as the engine printed them, by its own field names; nested ones dotted."""
+    stated: tuple[str, ...] | None = None
+    """Settings that differ from the defaults of the engine's parser, by its field names, where it lists them (vLLM);
+    None: it does not."""
     deprecated: tuple[str, ...] = ()
     """Flags about which it warned."""
     model_type: str | None = None

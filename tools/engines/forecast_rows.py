@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from agent.domain import ForecastRow, Interval
 from tools.engines.facts import StartupFacts
+from tools.engines.graph_contents import Inside
 from tools.engines.prefill_need import PrefillNeed
 from tools.engines.sglang_capture import DecodeCost, Span, outward
 from tools.engines.sglang_configuration import Configuration
@@ -33,6 +34,7 @@ def forecast_rows(
     free: Interval | None,
     need: PrefillNeed | None,
     restart: Interval | None,
+    inside: Inside | None = None,
 ) -> tuple[ForecastRow, ...]:
     """One row for each quantity that is known.
 
@@ -47,6 +49,7 @@ def forecast_rows(
         free: GB that stay free after capture.
         need: What the first full prefill takes of it.
         restart: Seconds from stop to ready.
+        inside: What the graphs hold, where the model's sizes are known.
     """
     rows: list[ForecastRow] = []
     if facts.weights_gb is not None:
@@ -63,6 +66,9 @@ def forecast_rows(
         rows.append(ForecastRow(name="prefill graphs", now=now, then=prefill_graphs))
     rows.append(_sizes(facts, after.sizes))
     rows.append(ForecastRow(name="decode graphs", now=None if decode is None else decode.gb, then=_graphs(cost, extra)))
+    if inside is not None:
+        rows.append(ForecastRow(name="of them logits", now=None, then=inside.logits))
+        rows.append(ForecastRow(name="peak while capturing", now=None, then=inside.peak))
     if free is not None:
         rows.append(ForecastRow(name="free after capture", now=facts.free_after_capture_gb, then=free))
     if need is not None:

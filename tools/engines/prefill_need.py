@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from agent.domain import Interval
 from tools.engines.facts import StartupFacts
+from tools.engines.model_shape import ModelShape
 from tools.engines.sglang_capture import Span, comparable, outward
 from tools.engines.sglang_configuration import Configuration
 
@@ -14,6 +15,9 @@ _PER_TOKEN_GB: Final = (0.05 / 1024, 0.35 / 1024)
 """GB of activations for each token of a prefill step where nothing was measured. Low: a dense model of hidden size
 4,096 (gate and up 48 KiB, activation 24 KiB, residuals); high: 8 experts of 2,048 of hidden size 7,168 with permuted
 copies. SGLang 0.5.14 itself reserves 1.5 MiB a token where it chooses the memory fraction."""
+_BY_WIDTHS: Final = (0.7, 2.0)
+"""Sets of activations that a step holds at once by the model's widths. The recorded start that died had 0.71 GB left,
+which are 0.9 sets."""
 _CAPTURED: Final = (0.5, 1.5)
 """Share of what the prefill capture of as many tokens took, as it holds one set of activations besides its graphs."""
 
@@ -27,13 +31,16 @@ class PrefillNeed(NamedTuple):
     """Memory beyond what is held after capture."""
 
 
-def prefill_need(facts: StartupFacts, history: Sequence[StartupFacts], after: Configuration) -> PrefillNeed | None:
+def prefill_need(
+    facts: StartupFacts, history: Sequence[StartupFacts], after: Configuration, shape: ModelShape | None = None
+) -> PrefillNeed | None:
     """What a full prefill needs, from prefill captures, from what was survived, and from what was died of.
 
     Args:
         facts: The last start.
         history: Earlier starts, failed ones included.
         after: The configuration after the change.
+        shape: The model's sizes, which stand in for the prior; None: not known.
 
     Returns:
         None where the size of a full prefill is not known.
@@ -43,6 +50,10 @@ def prefill_need(facts: StartupFacts, history: Sequence[StartupFacts], after: Co
         return None
     starts = [facts, *(start for start in history if comparable(facts, start))]
     span, basis = Span(_PER_TOKEN_GB[0] * tokens, _PER_TOKEN_GB[1] * tokens), "fleet prior by tokens of the step"
+    if shape is not None and shape.activation_bytes is not None:
+        held = shape.activation_bytes * tokens / 2**30
+        span = Span(_BY_WIDTHS[0] * held, _BY_WIDTHS[1] * held)
+        basis = f"{shape.activation_bytes:,} bytes a token by the model's widths"
     for start in starts:
         capture = start.capture("prefill")
         if capture is not None and capture.gb and capture.sizes:

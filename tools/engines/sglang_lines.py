@@ -8,18 +8,27 @@ Read in the released wheels and in recordings of 0.5.14. `[.,]` and optional par
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
+
+from tools.engines.line_tables import (
+    COLLECTIVES,
+    EXCEPTIONS,
+    LIBRARIES,
+    NEIGHBOURS,
+    PARSER,
+    explained,
+    patterns,
+    reasons,
+    signs,
+)
 
 STAMPED: Final = re.compile(
     rb"\[(?P<at>20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,6})?)(?P<ranks>(?: [A-Z_]+\d+)*)\] ?(?P<says>.*)", re.DOTALL
 )
 """A line of SGLang's own logger: time, ranks such as ` DP0 TP3`, message."""
 
-_NUMBER = rb"-?\d+(?:\.\d+)?"
-
-PATTERNS: Final[dict[str, re.Pattern[bytes]]] = {
-    name: re.compile(pattern.replace(b"NUMBER", _NUMBER))
-    for name, pattern in {
+PATTERNS: Final = patterns(
+    {
         "settings": rb"server_args=(?P<text>ServerArgs\(.*|\{.*)",
         "groups": rb"Init torch distributed (?:begin|ends)\.",
         "weights begin": rb"Load weight begin\. avail mem=(?P<free>NUMBER) GB",
@@ -70,31 +79,15 @@ PATTERNS: Final[dict[str, re.Pattern[bytes]]] = {
         "launched": rb".*(?:launch_server|__main__)\.py:\d+: UserWarning",
         "prelude": rb"skip_tokenizer_init=|Failed to load generation config",
         "usage": rb"usage: (?:sglang|launch_server|python3? -m|[\w./-]*launch_server)",
-    }.items()
-}
+    }
+)
 """What a message begins with -> the facts in it."""
 
 
-class Sign(NamedTuple):
-    """How a failure shows."""
-
-    kind: str
-    """Its kind, one of `facts.FailureKind`; `oom` stands for the three of them, which the phase tells apart."""
-    fatal: bool
-    """Whether the worker cannot go on."""
-    mark: bytes
-    """What the line has to contain at least; looked for first, because that is quick."""
-    pattern: re.Pattern[bytes]
-    """What the message says from its beginning."""
-
-
 # fmt: off
-FAILURES: Final[tuple[Sign, ...]] = tuple(
-    Sign(kind, fatal, mark, re.compile(pattern))
-    for kind, fatal, mark, pattern in (
-        ("unknown_flag", True, b"unrecognized arguments", rb".*: error: unrecognized arguments: "),
-        ("ambiguous_flag", True, b"ambiguous option", rb".*: error: ambiguous option: "),
-        ("bad_value", True, b": error: ", rb".*: error: (?:argument |the following arguments|invalid )"),
+FAILURES: Final = signs(
+    (
+        *PARSER,
         ("oom", True, b"out of memory", rb"(?:Exception: )?Capture (?:prefill |piecewise )?(?:cuda|CUDA) graph failed: .*out of memory"),
         ("oom", True, b"CUDA out of memory", rb"(?:torch\.(?:cuda\.)?OutOfMemoryError: )?CUDA out of memory\. Tried to allocate"),
         ("oom", True, b"out of memory", rb"(?:torch\.AcceleratorError|RuntimeError): (?:CUDA|cuda) error: out of memory"),
@@ -104,18 +97,10 @@ FAILURES: Final[tuple[Sign, ...]] = tuple(
         ("not_enough_memory", True, b"leave no GPU memory", rb"(?:ValueError: )?Loaded weights leave no GPU memory for the KV cache"),
         ("not_enough_memory", True, b"Not enough memory", rb"(?:\w*Error: )?Not enough memory[.;,]? ?Please try (?:to increase|increasing) "),
         ("unbalanced_memory", True, b"unbalanced", rb"(?:\w*Error: )?The memory capacity is unbalanced\."),
-        ("port_in_use", True, b"[Errno 98]", rb""),
-        ("port_in_use", True, b"ddress already in use", rb""),
-        ("port_in_use", True, b"already in use", rb".*[Pp]ort \d+ (?:is )?already in use"),
+        *NEIGHBOURS,
         ("watchdog", False, b"self.soft=True", rb".*watchdog timeout \("),
         ("watchdog", True, b"watchdog timeout", rb"(?:Scheduler|DetokenizerManager|TokenizerManager|Detokenizer) watchdog timeout"),
-        ("collective_timeout", True, b"collective operation timeout", rb"\[rank\d+\]:.*Watchdog caught "),
-        ("collective_timeout", True, b"detected by watchdog", rb".*Exception \(either an error or timeout\) "),
-        ("collective_timeout", True, b"Timed out waiting", rb".*Timed out waiting \S+ for (?:send|recv) operation"),
-        ("nccl", True, b"c10::DistBackendError", rb""),
-        ("nccl", True, b"NCCL error", rb""),
-        ("nccl", True, b"nccl", rb".*nccl(?:System|Internal|UnhandledCuda|Remote)Error"),
-        ("nccl", True, b"watchdog thread terminated with exception", rb""),
+        *COLLECTIVES,
         ("health", False, b"Health check failed", rb"Health check failed\. "),
         ("warm_up_failed", True, b"warmup error", rb"Initialization failed\. warmup error: "),
         ("warm_up_failed", False, b"warmup failed", rb"Disaggregation warmup failed "),
@@ -125,25 +110,18 @@ FAILURES: Final[tuple[Sign, ...]] = tuple(
         ("scheduler_died", True, b"sigquit", rb"Received sigquit from a child process\."),
         ("scheduler_died", True, b"SIGQUIT", rb"SIGQUIT received\."),
         ("exception", True, b"hit an exception", rb"(?:Scheduler|DetokenizerManager|TokenizerManager|DataParallelController) hit an exception: "),
-        ("bad_value", True, b"Error: ", rb"(?:ValueError|AssertionError|TypeError|KeyError): "),
-        ("exception", True, b"Error: ", rb"(?:RuntimeError|NotImplementedError|ImportError|ModuleNotFoundError|OSError|FileNotFoundError|torch\.AcceleratorError): "),
+        *EXCEPTIONS,
     )
 )
 # fmt: on
 """Signs of failure, the more telling first: the first that fits a message names its kind."""
 
-IGNORABLE: Final[tuple[tuple[re.Pattern[bytes], str], ...]] = tuple(
-    (re.compile(pattern), reason)
-    for pattern, reason in (
-        (rb"\s*$", "empty"),
-        (rb"\s+\S", "goes on with a traceback, a warning or a usage text whose first line is read"),
+IGNORABLE: Final = reasons(
+    (
+        *LIBRARIES,
         (
             rb" *\d+%\|.*\| \d+/\d+ \[|(?:Compiling num tokens|Multi-thread loading shards|Loading \w+ checkpoint shards)",
             "progress bar without memory figures",
-        ),
-        (
-            rb"Traceback \(most recent call last\)|During handling of the above exception|The above exception was",
-            "frame of a traceback; its last line is read",
         ),
         (
             rb"flashinfer\.comm allreduce_fusion API is not available|tilelang not installed|Ignore import error when loading|Fail to set RLIMIT",
@@ -182,14 +160,9 @@ IGNORABLE: Final[tuple[tuple[re.Pattern[bytes], str], ...]] = tuple(
             rb"Possible solutions:|\d\. (?:set|disable) |Open an issue on GitHub|Try to allocate|Exit code:",
             "advice after a failure, which is data and no instruction",
         ),
-        (rb"\[rank\d+\]:\[W", "PyTorch's warning at the end of a process"),
         (
             rb"Some requests (?:timed out when bootstrapping|fail to receive KV Cache)|Could not fetch prefill parallel info|Request \S+ exceeds the maximum",
             "fate of single requests",
-        ),
-        (
-            rb"terminate called|.*what\(\):|Fatal Python error|Aborted|Killed|Segmentation fault",
-            "last words of a process whose parent reports it",
         ),
         (
             rb"Using default HuggingFace|max_total_tokens=\d+ is larger|max_running_requests was reduced|KV cache is forced as chunk cache",
@@ -200,46 +173,6 @@ IGNORABLE: Final[tuple[tuple[re.Pattern[bytes], str], ...]] = tuple(
 """Lines that say nothing about memory, speed, identity or failure, each with the reason why not."""
 
 
-REMARKS: Final[tuple[tuple[re.Pattern[bytes], str], ...]] = tuple(
-    (re.compile(pattern), reason)
-    for pattern, reason in (
-        (
-            rb"\b(?:is|are|been|will be) (?:automatically |forcibly |also |now )?(?:disabled|enabled|set|overridden|adjusted|ignored|deprecated|turned|not supported|incompatible|downcast|supported)\b",
-            "setting that the engine resolved, which the line of settings has too",
-        ),
-        (
-            rb"\b(?:[Aa]uto|[Ff]all(?:ing|s)? ?back|[Dd]efaulting|[Oo]verrid|[Rr]eset|[Ss]witching|chang(?:e|ing) page_size|[Ee]nabl(?:e|ed|ing)|[Dd]isabl(?:e|ed|ing)|[Ii]gnor(?:e|ing)|has no effect|only supports?|does not support|not compatible)",
-            "setting that the engine resolved, which the line of settings has too",
-        ),
-        (
-            rb"\b(?:[Cc]heckpoint|[Ww]eights? |safetensors|[Qq]uantiz|[Ll]oad(?:ing|ed)|scaling factors|HF snapshot|local snapshot|model configs?)",
-            "where weights and their formats come from; their size is read from the line that ends the load",
-        ),
-        (
-            rb"\b(?:experimental|EXPERIMENTAL|not fully optimized|might cause|may (?:inflate|take|experience)|Caution|in case of|Please |To silence)",
-            "advice, which is data and no instruction",
-        ),
-        (
-            rb"\b(?:template|tokenizer|[Pp]rocessor|LoRA|adapter|mm_hashes|[Mm]ultimodal|Encoder)\b",
-            "tokenizer, templates, adapters and media, not memory or speed",
-        ),
-        (
-            rb"(?:\b[Rr]eq(?:uest)? |\brid\b|[Aa]bort|[Ss]ession|RPC|rpc|[Ss]treaming backlog|input \()",
-            "fate of single requests",
-        ),
-        (
-            rb"(?:all-reduce|AllReduce|TCPStore|IB devices|transfer (?:backend|engine)|TransferEngine|numa|NUMA|[Pp]ort|Launch DP|[Pp]re-warm|Registering|bound on)",
-            "network, collectives and places, not memory or speed",
-        ),
-        (
-            rb"^(?:Using |Use |Detected |Setup |Hybrid |Dual chunk|DSV4 |HiSparse |Mega|DeepEP|Found |Pulling )",
-            "choice of kernels and shapes",
-        ),
-    )
-)
-"""What the engine's own logger remarks on in passing; only a line without a GB figure and without a failure is asked."""
-
-
 def explain(line: bytes) -> str | None:
     """Say what a fragment of a log is: the name of its pattern, `failure: KIND`, or `ignorable: REASON`.
 
@@ -248,17 +181,4 @@ def explain(line: bytes) -> str | None:
     """
     stamped = STAMPED.match(line)
     says = stamped["says"] if stamped else line
-    for name, pattern in PATTERNS.items():
-        if pattern.match(says):
-            return name
-    for sign in FAILURES:
-        if sign.mark in says and sign.pattern.match(says):
-            return f"failure: {sign.kind}"
-    for ignorable, reason in IGNORABLE:
-        if ignorable.match(says):
-            return f"ignorable: {reason}"
-    if stamped is not None and b" GB" not in says and b"rror" not in says:
-        for remark, reason in REMARKS:
-            if remark.search(says):
-                return f"ignorable: {reason}"
-    return None
+    return explained(says, known=PATTERNS, failures=FAILURES, ignorable=IGNORABLE, passing=stamped is not None)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tools.engines.facts import Log
+from tools.engines.line_tables import sign_of
 from tools.engines.log_lines import fragments
 from tools.engines.sglang_lines import FAILURES, PATTERNS
 from tools.engines.sglang_start import Message, Start, parted
@@ -157,11 +158,9 @@ class _Reader:
             if mark in message.says and (found := PATTERNS[kind].match(message.says)):
                 self._understood(kind, found, message)
                 return
-        says = message.says
-        for sign in FAILURES:
-            if sign.mark in says and sign.pattern.match(says):
-                self.current().failed(sign.kind, sign.fatal, message)
-                return
+        sign = sign_of(message.says, FAILURES)
+        if sign is not None:
+            self.current().failed(sign.kind, sign.fatal, message)
 
     def _understood(self, kind: str, found: re.Match[bytes], message: Message) -> None:
         start = self.start

@@ -14,16 +14,17 @@ from tools.engines.catalogue import knob_named
 from tools.engines.dsv4_indexer import indexer_growth
 from tools.engines.facts import StartupFacts
 from tools.engines.forecast_rows import forecast_rows, judge_fit
+from tools.engines.graph_contents import inside_graphs
+from tools.engines.model_shape import ModelShape
+from tools.engines.prefill_graphs import REPEAT_GB, prefill_graphs, prefill_seconds
 from tools.engines.prefill_need import prefill_need
 from tools.engines.queue_outlook import queue_outlook
 from tools.engines.restart_time import restart_seconds
 from tools.engines.sglang_capture import DecodeCost, Span, capture_list, comparable, decode_cost, outward
-from tools.engines.sglang_configuration import Configuration, changed, fraction_after, of_start, prefill_list
+from tools.engines.sglang_configuration import Configuration, changed, fraction_after, of_start
 
 __all__ = ["capture_list", "forecast"]
 
-_REPEAT_GB: Final = 0.03
-"""GB by which free memory differs between two starts of one configuration; recorded: 0.01."""
 _STREAMS_GB: Final = 3.5
 """GB by which decode graphs have been seen to differ between capture with and without side streams: the seed worker
 printed 3.91 GB up to size 32 under earlier capture settings and 0.57 GB up to size 96 without side streams."""
@@ -75,8 +76,8 @@ def forecast(
     floor_gb: float,
     start_seconds: Sequence[float] = (),
     stated: Collection[str] | None = None,
-    vocabulary: int | None = None,
     variables: Mapping[str, str] | None = None,
+    shape: ModelShape | None = None,
 ) -> Forecast:
     """Forecast the next start after a change.
 
@@ -89,7 +90,8 @@ def forecast(
         stated: Names of the knobs that the launch states; None: not known. A memory fraction that is not stated moves
             with the largest graph.
         variables: The worker's environment as its process has it, for what the log does not show; None: not known.
-        vocabulary: Words of the model's vocabulary, which sets the least that each unit of size costs; None: not known.
+        shape: The model's sizes: its vocabulary sets the least that each unit of size costs, its widths what a prefill
+            takes; None: not known, and priors stand in.
 
     Returns:
         Rows in the order of the start. `fits` compares the low end of free memory with the floor and with what the
@@ -104,16 +106,16 @@ def forecast(
         after.sizes,
         last=facts.decode_capture,
         others=[capture for start in peers if (capture := start.decode_capture) is not None],
-        low_per_size_gb=None if vocabulary is None else vocabulary * 8 / 2**30,
+        low_per_size_gb=None if shape is None or shape.vocabulary is None else shape.vocabulary * 8 / 2**30,
     )
     streams = _side_streams(facts, change)
     indexer = indexer_growth(facts, before, after, variables)
     index = _index_growth(before, after)
-    prefill_now, prefill_then = _prefill_graphs(facts, peers, before, after)
+    prefill_now, prefill_then = prefill_graphs(facts, peers, before, after, shape)
     pools = _pools(facts, before, after, stated)
-    need = prefill_need(facts, history, after)
+    need = prefill_need(facts, history, after, shape)
     free = None if unknown else _free(facts, pools, prefill_now, prefill_then, cost, streams, indexer, index)
-    restart = restart_seconds(facts, start_seconds, [_prefill_seconds(facts, after), cost.seconds])
+    restart = restart_seconds(facts, start_seconds, [prefill_seconds(facts, after), cost.seconds])
     rows = forecast_rows(
         facts,
         before,
@@ -125,6 +127,7 @@ def forecast(
         free=free,
         need=need,
         restart=restart,
+        inside=inside_graphs(after, cost.gb, shape),
     )
     fits, why = judge_fit(free, floor_gb, need=need, caveats=_caveats(cost, streams, indexer), unknown=unknown)
     return Forecast(
@@ -166,7 +169,7 @@ def _pools(facts: StartupFacts, before: Configuration, after: Configuration, sta
         limit = after.max_total_tokens * per_token
         pool = Span(min(pool.low, limit), min(pool.high, limit))
         basis += f", at most {after.max_total_tokens:,} tokens as max-total-tokens says"
-    moved = _REPEAT_GB if grown != Span(0.0, 0.0) else 0.0
+    moved = REPEAT_GB if grown != Span(0.0, 0.0) else 0.0
     low, high = outward(Span(max(0.0, pool.low - moved), pool.high + moved))
     tokens = None if per_token is None or per_token <= 0 else Span(pool.low / per_token, pool.high / per_token)
     return _Pools(
@@ -174,52 +177,6 @@ def _pools(facts: StartupFacts, before: Configuration, after: Configuration, sta
         tokens,
         Span(pool.low - facts.kv_gb + shrink_table, pool.high - facts.kv_gb + shrink_table),
     )
-
-
-def _prefill_graphs(
-    facts: StartupFacts, peers: Sequence[StartupFacts], before: Configuration, after: Configuration
-) -> tuple[float, Interval]:
-    capture = facts.capture("prefill")
-    now = 0.0 if capture is None or capture.gb is None else capture.gb
-    if not after.prefill_captured:
-        return now, Interval(low=0.0, high=0.0, unit="GB", basis="prefill is not captured")
-    seen = [
-        one for start in peers if (one := start.capture("prefill")) is not None and one.gb is not None and one.sizes
-    ]
-    if (capture is None or capture.gb is None) and seen:
-        figures = [(one.gb or 0.0) * (after.captured_prefill_tokens or max(one.sizes)) / max(one.sizes) for one in seen]
-        low, high = outward(Span(0.0 if after.prefill_guessed else min(figures) * 0.8, max(figures) * 1.2))
-        basis = f"{len(seen)} earlier starts of this worker captured prefill, in proportion to the tokens of a chunk"
-        return now, Interval(low=low, high=high, unit="GB", basis=basis)
-    if capture is None or capture.gb is None:
-        high = 0.5 + 0.35 / 1024 * (after.captured_prefill_tokens or 16384)
-        return now, Interval(
-            low=0.0 if after.prefill_guessed else 0.1,
-            high=round(high, 2),
-            unit="GB",
-            basis="fleet prior: nothing was measured here; recorded 0.28 and 1.29",
-        )
-    if before.captured_prefill_tokens == after.captured_prefill_tokens:
-        span = outward(Span(max(0.0, now - _REPEAT_GB), now + _REPEAT_GB))
-        return now, Interval(
-            low=span.low, high=span.high, unit="GB", basis="measured at the last start and not touched"
-        )
-    ratio = (after.captured_prefill_tokens or 16384) / max(1, before.captured_prefill_tokens or 16384)
-    span = outward(Span(now * min(1.0, ratio) * 0.7, now * max(1.0, ratio) * 1.3))
-    return now, Interval(low=span.low, high=span.high, unit="GB", basis=f"{now:.2f} GB measured, by tokens of a chunk")
-
-
-def _prefill_seconds(facts: StartupFacts, after: Configuration) -> Interval:
-    """Seconds of the prefill capture; two recorded starts of one configuration took 18 and 26 s."""
-    capture = facts.capture("prefill")
-    if not after.prefill_captured:
-        return Interval(low=0.0, high=0.0, unit="s", basis="prefill is not captured")
-    if capture is not None and capture.seconds:
-        low, high = outward(Span(capture.seconds * 0.6, capture.seconds * 1.5))
-        return Interval(low=low, high=high, unit="s", basis=f"{capture.seconds:.2f} s measured at the last start")
-    sizes = len(prefill_list(after.captured_prefill_tokens or 16384))
-    low, high = outward(Span(0.05 * sizes, 0.6 * sizes))
-    return Interval(low=low, high=high, unit="s", basis="fleet prior: recorded 0.3 to 0.44 s a size, published 0.1")
 
 
 def _side_streams(facts: StartupFacts, change: Mapping[str, str | None]) -> Span:
@@ -255,11 +212,11 @@ def _free(
     if now is None:
         return None
     prefill = Span(prefill_then.low - prefill_now, prefill_then.high - prefill_now)
-    if prefill_then.high - prefill_then.low <= 2 * _REPEAT_GB + 0.03:
+    if prefill_then.high - prefill_then.low <= 2 * REPEAT_GB + 0.03:
         middle = (prefill_then.low + prefill_then.high) / 2 - prefill_now
         prefill = Span(middle, middle)
     parts = (pools.shrink, prefill, cost.growth, streams, indexer, index)
-    repeat = _REPEAT_GB + 0.01 * max(abs(end) for end in pools.shrink)
+    repeat = REPEAT_GB + 0.01 * max(abs(end) for end in pools.shrink)
     low, high = outward(
         Span(now - sum(part.high for part in parts) - repeat, now - sum(part.low for part in parts) + repeat)
     )

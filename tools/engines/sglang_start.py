@@ -7,15 +7,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from tools.engines.facts import Capture, CaptureStep, DecodeBatch, Failure, FailureKind, Serving, StartupFacts
-from tools.engines.figures import allocation, greater, lesser, number, seconds_between, text, whole
+from tools.engines.facts import Capture, CaptureStep, DecodeBatch, Failure, Serving, StartupFacts
+from tools.engines.failure_line import KEPT_FAILURES, SHOWN, kind_in_phase, read_failure
+from tools.engines.figures import greater, lesser, number, seconds_between, text, whole
 from tools.engines.settings_text import read_settings
 from tools.engines.sglang_lines import PATTERNS, STAMPED
 
 LAST_BATCHES: Final = 256
 """Decode lines that are kept; at 40 steps a line that is minutes of serving."""
-_KEPT_FAILURES: Final = 64
-_SHOWN: Final = 600
 
 
 class Message(NamedTuple):
@@ -100,7 +99,7 @@ class Start:
             case "capture begin" | "capture end" | "capture list" | "capture step":
                 self._capture(kind, found)
             case "prefill off":
-                self._figures["prefill_capture_off"] = text(found["why"])[:_SHOWN]
+                self._figures["prefill_capture_off"] = text(found["why"])[:SHOWN]
             case "limits":
                 self._limits(found)
             case "port open":
@@ -124,27 +123,14 @@ class Start:
             return
         if self.is_ready and kind in ("bad_value", "exception") and b"hit an exception" not in message.says:
             kind, fatal = "exception", False
-        if kind == "oom":
-            serving = self.is_ready or self._limited
-            kind = "oom_at_capture" if self._capturing else "oom_at_run_time" if serving else "oom_while_starting"
+        kind = kind_in_phase(kind, capturing=bool(self._capturing), serving=self.is_ready or self._limited)
         self.over = self.over or fatal
-        if len(self._failures) >= _KEPT_FAILURES:
+        if len(self._failures) >= KEPT_FAILURES:
             return
-        line = text(message.says)
-        memory = allocation(line)
-        if memory.total is not None:
-            self._figures["gpu_total_gb"] = memory.total
-        self._failures.append(
-            Failure(
-                kind=_kind(kind),
-                fatal=fatal,
-                line=line[:_SHOWN],
-                number=message.number,
-                at=message.at,
-                tried_gb=memory.tried,
-                free_gb=memory.free,
-            )
-        )
+        failure, total = read_failure(kind, fatal=fatal, says=message.says, number=message.number, at=message.at)
+        if total is not None:
+            self._figures["gpu_total_gb"] = total
+        self._failures.append(failure)
 
     def facts(self, version: str | None) -> StartupFacts:
         """All that it said."""
@@ -206,7 +192,9 @@ class Start:
         groups = found.groupdict()
         if kind == "capture step":
             if self._capturing in self._captures:
-                self._captures[self._capturing].step(whole(groups["size"]), number(groups["free"]))
+                capture = self._captures[self._capturing]
+                capture.step(whole(groups["size"]), number(groups["free"]))
+                capture.bar(whole(groups["done"]), whole(groups["of"]))
             return
         phase = _phase(text(groups["name"]))
         capture = self._captures.setdefault(phase, _CaptureSoFar(phase))
@@ -244,10 +232,15 @@ class _CaptureSoFar:
         self.free_before: float | None = None
         self.free_after: float | None = None
         self._steps: dict[int, float] = {}
+        self._done = self._of = 0
 
     def step(self, size: int | None, free: float | None) -> None:
         if size is not None and free is not None and len(self._steps) < 4096:
             self._steps.setdefault(size, free)
+
+    def bar(self, done: int | None, of: int | None) -> None:
+        if done is not None and of is not None and done <= of:
+            self._done, self._of = max(self._done, done), of
 
     def noun(self) -> Capture:
         return Capture(
@@ -259,6 +252,8 @@ class _CaptureSoFar:
             free_before_gb=self.free_before,
             free_after_gb=self.free_after,
             steps=tuple(CaptureStep(size=size, free_gb=free) for size, free in self._steps.items()),
+            done=self._done,
+            of=self._of,
         )
 
 
@@ -300,7 +295,3 @@ def _wording(settings: bytes | None) -> str | None:
     if b"cuda_graph_config=" in settings:
         return "0.5.14 to 0.5.18"
     return "0.5.13 or older" if b"cuda_graph_max_bs=" in settings else None
-
-
-def _kind(kind: str) -> FailureKind:
-    return kind  # type: ignore[return-value]  # pydantic checks it against the literal

@@ -7,7 +7,17 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tools.engines.sglang_lines import REMARKS, Sign
+from tools.engines.line_tables import (
+    COLLECTIVES,
+    EXCEPTIONS,
+    LIBRARIES,
+    NEIGHBOURS,
+    PARSER,
+    explained,
+    patterns,
+    reasons,
+    signs,
+)
 
 LOGGED: Final = re.compile(
     rb"(?:\((?P<who>[\w.-]+)(?: pid=\d+)?\) )?(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) "
@@ -18,11 +28,8 @@ LOGGED: Final = re.compile(
 SPOKEN: Final = re.compile(rb"\((?P<who>[\w.-]+)(?: pid=\d+)?\) (?P<says>.*)", re.DOTALL)
 """A line that a process wrote past the logger: progress bars, tracebacks, uvicorn."""
 
-_NUMBER = rb"-?\d+(?:\.\d+)?"
-
-PATTERNS: Final[dict[str, re.Pattern[bytes]]] = {
-    name: re.compile(pattern.replace(b"NUMBER", _NUMBER))
-    for name, pattern in {
+PATTERNS: Final = patterns(
+    {
         "banner": rb".*vLLM API server version v?(?P<version>\d+\.\d+\.\d+\S*)",
         "arguments": rb"non-default args: (?P<text>\{.*)",
         "configuration": rb"Initializing a V1 LLM engine \(v(?P<version>[^)]{1,40})\) with config: (?P<text>.*)",
@@ -30,6 +37,10 @@ PATTERNS: Final[dict[str, re.Pattern[bytes]]] = {
         "weights": rb"Model loading took (?P<gb>NUMBER) Gi?B(?: memory)? and (?P<seconds>NUMBER) seconds",
         "estimate": rb"Estimated CUDA graph memory: (?P<gb>NUMBER) GiB total",
         "profiling": rb"Profiling CUDA graph memory: ",
+        "share": (
+            rb"CUDA graph memory profiling is enabled.*?current --gpu-memory-utilization=(?P<share>NUMBER) is equivalent to "
+            rb"--gpu-memory-utilization=(?P<without>NUMBER) without"
+        ),
         "kv pool": rb"Available KV cache memory: (?P<gb>NUMBER) GiB",
         "kv tokens": rb"GPU KV cache size: (?P<tokens>[\d,]+) tokens",
         "concurrency": rb"Maximum concurrency for (?P<context>[\d,]+) tokens per request: (?P<times>NUMBER)x",
@@ -48,8 +59,8 @@ PATTERNS: Final[dict[str, re.Pattern[bytes]]] = {
         ),
         "stop": rb".*[Ss]hutting down",
         "usage": rb"usage: (?:vllm|api_server)",
-    }.items()
-}
+    }
+)
 """What a message begins with -> the facts in it."""
 
 MARKS: Final = {
@@ -59,6 +70,7 @@ MARKS: Final = {
     "memory": b"on startup. Desired",
     "weights": b"Model loading took",
     "estimate": b"Estimated CUDA graph",
+    "share": b"graph memory profiling is enabled",
     "kv pool": b"KV cache memory: ",
     "kv tokens": b"KV cache size: ",
     "concurrency": b"Maximum concurrency",
@@ -73,12 +85,9 @@ MARKS: Final = {
 """Patterns that hold facts, each with a part that its lines contain; looked for first, because that is quick."""
 
 # fmt: off
-FAILURES: Final[tuple[Sign, ...]] = tuple(
-    Sign(kind, fatal, mark, re.compile(pattern))
-    for kind, fatal, mark, pattern in (
-        ("unknown_flag", True, b"unrecognized arguments", rb".*: error: unrecognized arguments: "),
-        ("ambiguous_flag", True, b"ambiguous option", rb".*: error: ambiguous option: "),
-        ("bad_value", True, b": error: ", rb".*: error: (?:argument |the following arguments|invalid )"),
+FAILURES: Final = signs(
+    (
+        *PARSER,
         ("not_enough_memory", True, b"on startup is less than", rb"(?:.*ValueError: )?Free memory on device "),
         ("not_enough_memory", True, b"for the cache blocks", rb"(?:.*ValueError: )?No available memory for the cache blocks"),
         ("not_enough_memory", True, b"To serve at least one request", rb""),
@@ -86,36 +95,25 @@ FAILURES: Final[tuple[Sign, ...]] = tuple(
         ("oom", True, b"out of memory occurred", rb"(?:.*Error: )?CUDA out of memory occurred when "),
         ("oom", True, b"CUDA out of memory. Tried", rb""),
         ("oom", True, b"OutOfMemoryError: ", rb""),
-        ("port_in_use", True, b"[Errno 98]", rb""),
-        ("port_in_use", True, b"ddress already in use", rb""),
-        ("collective_timeout", True, b"collective operation timeout", rb"\[rank\d+\]:.*Watchdog caught "),
-        ("nccl", True, b"c10::DistBackendError", rb""),
-        ("nccl", True, b"NCCL error", rb""),
-        ("nccl", True, b"nccl", rb".*nccl(?:System|Internal|UnhandledCuda|Remote)Error"),
+        *NEIGHBOURS,
+        *COLLECTIVES,
         ("bad_value", True, b"customized max_cudagraph_capture_size", rb""),
         ("scheduler_died", True, b"EngineCore", rb"EngineCore (?:failed to start|encountered a fatal error)"),
         ("scheduler_died", True, b"Engine core initialization failed", rb""),
         ("scheduler_died", True, b"died unexpectedly", rb"Worker proc \S+ died unexpectedly"),
         ("scheduler_died", True, b"EngineDeadError", rb""),
-        ("bad_value", True, b"Error: ", rb"(?:ValueError|AssertionError|TypeError|KeyError|pydantic_core\S*ValidationError): "),
-        ("exception", True, b"Error: ", rb"(?:RuntimeError|NotImplementedError|ImportError|ModuleNotFoundError|OSError|FileNotFoundError|torch\.AcceleratorError): "),
+        *EXCEPTIONS,
     )
 )
 # fmt: on
 """Signs of failure, the more telling first."""
 
-IGNORABLE: Final[tuple[tuple[re.Pattern[bytes], str], ...]] = tuple(
-    (re.compile(pattern), reason)
-    for pattern, reason in (
-        (rb"\s*$", "empty"),
-        (rb"\s+\S", "goes on with a traceback, a warning or a usage text whose first line is read"),
+IGNORABLE: Final = reasons(
+    (
+        *LIBRARIES,
         (
             rb" *\d+%\|.*\| \d+/\d+ \[|Loading \w+ checkpoint shards|Processed prompts",
             "progress bar without memory figures",
-        ),
-        (
-            rb"Traceback \(most recent call last\)|During handling of the above exception|The above exception was",
-            "frame of a traceback; its last line is read",
         ),
         (
             rb"Starting to load model|Loading weights took|Resolved architecture|Using max model len|Chunked prefill is enabled|Automatically detected platform|Using .* backend|Asynchronous scheduling|Supported_tasks|Route: |Available routes|Using default chat sampling|Default vLLM sampling",
@@ -126,7 +124,7 @@ IGNORABLE: Final[tuple[tuple[re.Pattern[bytes], str], ...]] = tuple(
             "compiler and kernels",
         ),
         (
-            rb"CUDA graph memory profiling is enabled|Memory profiling takes|Desired GPU memory",
+            rb"CUDA graph memory profiling |Memory profiling takes|Desired GPU memory",
             "explanation of the figures that are read from other lines",
         ),
         (
@@ -141,21 +139,9 @@ IGNORABLE: Final[tuple[tuple[re.Pattern[bytes], str], ...]] = tuple(
 def explain(line: bytes) -> str | None:
     """Say what a fragment of a log is: the name of its pattern, `failure: KIND`, or `ignorable: REASON`; None: unknown."""
     says = message(line)
-    for name, pattern in PATTERNS.items():
-        if pattern.match(says):
-            return name
-    for sign in FAILURES:
-        if sign.mark in says and sign.pattern.match(says):
-            return f"failure: {sign.kind}"
-    for ignorable, reason in IGNORABLE:
-        if ignorable.match(says):
-            return f"ignorable: {reason}"
     logged = LOGGED.match(line)
-    if logged is not None and logged["level"] != b"ERROR" and b"GiB" not in says and b"rror" not in says:
-        for remark, reason in REMARKS:
-            if remark.search(says):
-                return f"ignorable: {reason}"
-    return None
+    passing = logged is not None and logged["level"] != b"ERROR"
+    return explained(says, known=PATTERNS, failures=FAILURES, ignorable=IGNORABLE, passing=passing)
 
 
 def message(line: bytes) -> bytes:

@@ -13,12 +13,12 @@ from typing import Final, Literal
 from agent.domain import Forecast, ForecastRow, Interval
 from tools.engines.catalogue import knob_named
 from tools.engines.facts import Capture, StartupFacts
+from tools.engines.model_shape import ModelShape
 from tools.engines.restart_time import restart_seconds
 from tools.engines.sglang_capture import LARGEST, DecodeCost, Span, comparable, decode_cost, outward
 from tools.engines.sglang_configuration import sizes_in
+from tools.engines.vllm_start import DEFAULT_SHARE
 
-_DEFAULT_SHARE: Final = 0.92
-"""`gpu-memory-utilization` where nothing is said (0.24.0)."""
 _OFF_GB: Final = 0.3
 """GB by which the profiled peaks differ between two starts, and by which an estimate of the graphs misses."""
 _NO_MEMORY: Final = frozenset({"scheduler overlap", "health", "reporting", "parsing"})
@@ -48,6 +48,7 @@ def forecast(
     change: Mapping[str, str | None],
     floor_gb: float,
     start_seconds: Sequence[float] = (),
+    shape: ModelShape | None = None,
 ) -> Forecast:
     """Forecast the next start after a change; see `sglang_memory.forecast`, whose promise this keeps for vLLM."""
     last = facts.decode_capture
@@ -59,6 +60,7 @@ def forecast(
         others=[
             capture for start in history if comparable(facts, start) and (capture := start.decode_capture) is not None
         ],
+        low_per_size_gb=None if shape is None or shape.vocabulary is None else shape.vocabulary * 8 / 2**30,
     )
     pool, tokens = _pool(facts, change, cost)
     free_now, free = _free(facts, change, cost)
@@ -113,9 +115,9 @@ def _share_move(facts: StartupFacts, change: Mapping[str, str | None]) -> float:
 
 def _share(written: str | None) -> float:
     try:
-        return float(written) if written else _DEFAULT_SHARE
+        return float(written) if written else DEFAULT_SHARE
     except ValueError:
-        return _DEFAULT_SHARE
+        return DEFAULT_SHARE
 
 
 def _pool(

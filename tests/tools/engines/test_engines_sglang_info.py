@@ -7,7 +7,8 @@ import pytest
 
 from tools.engines.catalogue import in_force, knobs
 from tools.engines.log_lines import lines_of
-from tools.engines.sglang_info import compare, effective, graph_gb, version
+from tools.engines.drift import compare
+from tools.engines.sglang_info import effective, graph_gb, version
 from tools.engines.sglang_log import read_log
 
 RECORDINGS = Path(__file__).parents[2] / "data" / "recordings" / "sglang-0.5.14-h200"
