@@ -95,15 +95,19 @@ def recorded() -> dict[str, Any]:
     return document
 
 
-def parser(defaults: Mapping[str, Any]) -> argparse.ArgumentParser:
+def parser(defaults: Mapping[str, Any], absent: frozenset[str] = frozenset()) -> argparse.ArgumentParser:
     """A parser that accepts, abbreviates and refuses as the engine's does.
 
     Args:
         defaults: Value of each field when nobody sets it.
+        absent: Flags that this build does not have.
     """
     usage = resources.files("evals.lab").joinpath("sglang_0_5_14/usage.txt").read_text(encoding="utf-8")
     made = argparse.ArgumentParser(prog="sglang serve", usage=usage.removeprefix("usage: ").rstrip("\n"))
     for bracketed, required in _OPTION.findall(usage):
+        if bracketed.split()[:1] and bracketed.split()[0] in absent:
+            made.usage = str(made.usage).replace(f"[{bracketed}] ", "").replace(f"[{bracketed}]", "")
+            continue
         _add(made, " ".join((bracketed or required).split()), bool(required), defaults)
     return made
 
@@ -151,11 +155,12 @@ def _kind(field: str, default: Any) -> Any:
     return int if _WHOLE.match(field) else str
 
 
-def parse(argv: Sequence[str]) -> dict[str, Any]:
+def parse(argv: Sequence[str], absent: frozenset[str] = frozenset()) -> dict[str, Any]:
     """Read an argv as the engine would.
 
     Args:
         argv: The words after the program.
+        absent: Flags that this build does not have.
 
     Returns:
         Each server argument by field name, in the engine's order.
@@ -164,7 +169,7 @@ def parse(argv: Sequence[str]) -> dict[str, Any]:
         SystemExit: with status 2 and the usage on stderr, for what the engine does not take.
     """
     defaults = recorded()["server_args"]
-    found = vars(parser(defaults).parse_args(argv))
+    found = vars(parser(defaults, absent).parse_args(argv))
     return {field: found.get(field, default) for field, default in defaults.items()}
 
 

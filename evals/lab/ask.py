@@ -22,19 +22,34 @@ class Ask:
         most: Most tokens to generate.
         least: Fewest tokens to generate.
         forever: Go on to `most` whatever the reply says.
+        adapter: The adapter it asks for; empty: the bare model.
+        own: The worker's own doing or a health check; nobody counts it.
     """
 
     __slots__ = (
-        "aborted", "admitted", "arrived", "cached", "conversation", "finish", "first", "forever", "least", "more",
-        "most", "news", "produced", "reply", "rid", "settled", "taken",
+        "aborted", "adapter", "admitted", "arrived", "cached", "conversation", "finish", "first", "forever", "least",
+        "meant", "more", "most", "news", "own", "produced", "reply", "rid", "settled", "stuck", "taken",
     )  # fmt: skip
 
     def __init__(
-        self, rid: str, conversation: Conversation, reply: Reply, *, most: int, least: int = 0, forever: bool = False
+        self,
+        rid: str,
+        conversation: Conversation,
+        reply: Reply,
+        *,
+        most: int,
+        least: int = 0,
+        forever: bool = False,
+        adapter: str = "",
+        own: bool = False,
     ) -> None:
         self.rid = rid
         self.conversation = conversation
+        self.meant = reply
         self.reply = reply
+        self.adapter = adapter
+        self.own = own
+        self.stuck = False
         self.most = most
         self.least = least
         self.forever = forever
@@ -67,9 +82,22 @@ class Ask:
             self.finish = "tool_calls" if self.reply.call is not None else "stop"
         elif wanted and self.more is None:
             self.produced.append(self.reply.tokens[at])
+            self.stuck = self.stuck or (bool(self.reply.stuck) and at >= self.reply.stuck_at)
+        elif self.reply.stuck and at >= self.reply.stuck_at:
+            self.stuck = True
+            self.produced.append(Token("text", self.reply.stuck))
         else:
             self.more = self.more or endless(self.rid)
             self.produced.append(next(self.more))
         if self.finish is None and len(self.produced) >= self.most:
             self.finish = "length"
         self.news.set()
+
+    @property
+    def went_wrong(self) -> bool:
+        """Whether what was generated is not what the model meant to say, as far as it got."""
+        meant, made = self.meant.tokens, self.produced
+        if self.stuck or any(one != other for one, other in zip(meant, made, strict=False)):
+            return True
+        whole = self.finish in {"stop", "tool_calls"} and not self.least
+        return whole and len(made) != len(meant)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 
 class Clock:
@@ -38,11 +39,13 @@ class Walk:
     Args:
         clock: The start-up clock, running since exec.
         stretch: Factor on every stretch: this start's deviation.
+        lived: Told each second of life that was reached; it may end the walk by raising.
     """
 
-    def __init__(self, clock: Clock, stretch: float) -> None:
+    def __init__(self, clock: Clock, stretch: float, lived: Callable[[float], None] = lambda _: None) -> None:
         self._clock = clock
         self._stretch = stretch
+        self._lived = lived
         self.at = 0.0
 
     def on(self, seconds: float) -> float:
@@ -50,4 +53,5 @@ class Walk:
         seconds *= self._stretch
         self.at += seconds
         self._clock.sleep_until(self.at)
+        self._lived(self.at)
         return seconds

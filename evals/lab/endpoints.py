@@ -167,17 +167,19 @@ class Endpoints:
         ask = None
         if self._scheduler.idle:
             conversation = Conversation("", 0, (), (), None, "", 1, ())
-            ask = Ask(f"HEALTH_CHECK_{time.time()}", conversation, Reply((Token("text", "."),), None, ""), most=1)
+            said = Reply((Token("text", "."),), None, "")
+            ask = Ask(f"HEALTH_CHECK_{time.time()}", conversation, said, most=1, own=True)
             self._scheduler.submit(ask)
         while self._clock.now() < asked + HEALTH_TIMEOUT:
             await asyncio.sleep(self._clock.wall(1.0))
             # A loop that answered within the timeout counts as answering: what sits in the detokenizer is not seen.
-            if self._scheduler.heartbeat > asked or self._clock.now() - self._scheduler.heartbeat < HEALTH_TIMEOUT:
+            heard = self._scheduler.heard
+            if self._scheduler.pretends or heard > asked or self._clock.now() - heard < HEALTH_TIMEOUT:
                 self.status = "Up"
                 return web.Response()
         if ask is not None:
             self._scheduler.abort(ask)
-        silent = self._clock.wall(self._clock.now() - self._scheduler.heartbeat)
+        silent = self._clock.wall(self._clock.now() - self._scheduler.heard)
         last = time.strftime("%H:%M:%S", time.localtime(time.time() - silent))
         self._log.server(
             "Health check failed. Server couldn't get a response from detokenizer for last 20 seconds."

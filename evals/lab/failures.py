@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from evals.lab.log import Log
-from evals.lab.specimen import Specimen
+from evals.lab.specimen import Cards, Specimen
 
 Frame = tuple[str, int, str, str]
 """File below the root of the installation, line, function, code."""
@@ -18,6 +18,14 @@ _HINTS = """Possible solutions:
 3. disable decode CUDA graph by --cuda-graph-backend-decode=disabled. (Not recommended. Huge performance loss)
 Open an issue on GitHub https://github.com/sgl-project/sglang/issues/new/choose 
 """  # noqa: W291 - the engine prints that blank
+
+
+class KilledError(Exception):
+    """The process was killed with SIGKILL from outside; it says nothing more."""
+
+
+class StandstillError(Exception):
+    """The start stands still for ever; nothing is said."""
 
 
 class StartError(Exception):
@@ -141,3 +149,67 @@ _ACTIVATION_FRAME = (
     "sglang/sglang/srt/layers/activation.py", 105, "forward_cuda",
     "out = torch.empty(output_shape, dtype=x.dtype, device=x.device)",
 )  # fmt: skip
+
+
+def unbalanced(engine: str, cards: Cards, fraction: float, wanted: float) -> StartError:
+    """A check before the weights finds less memory than it wants; figures in GiB."""
+    if engine == "vllm":
+        return StartError(
+            f"ValueError: Free memory on device cuda:0 ({cards.free:.2f}/{cards.total:.2f} GiB) on startup is less than"
+            f" desired GPU memory utilization ({fraction:g}, {wanted:.2f} GiB). Decrease GPU memory utilization or"
+            " reduce GPU memory used by other processes."
+        )
+    failure = (
+        "ValueError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes."
+        f" pre_model_load_memory={cards.free:.2f}, local_gpu_memory={wanted / 0.9:.2f},"
+        f" local_gpu_memory * 0.9={wanted:.2f}"
+    )
+    return StartError(_traceback(_MEMORY_CHECK_FRAMES, failure))
+
+
+def sampler(engine: str, requests: int, needed: float, free: float, specimen_total: float) -> StartError:
+    """The sampler's buffers do not fit beside the pool; figures in GiB."""
+    if engine == "vllm":
+        return StartError(
+            f"RuntimeError: CUDA out of memory occurred when warming up sampler with {requests} dummy requests. Please"
+            " try lowering `max_num_seqs` or `gpu_memory_utilization` when initializing the engine."
+        )
+    failure = (
+        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {needed:.2f} GiB. GPU 0 has a total capacity of"
+        f" {specimen_total:.2f} GiB of which {max(free, 0.0):.2f} GiB is free."
+    )
+    return StartError(_traceback(_SAMPLER_FRAMES, failure))
+
+
+def compiled_cache(engine: str) -> StartError:
+    """Kernels that an earlier start stored cannot be loaded."""
+    frames = _VLLM_CACHE_FRAMES if engine == "vllm" else _CACHE_FRAMES
+    return StartError(_traceback(frames, "RuntimeError: CUDA driver error: invalid device kernel image"))
+
+
+def combination(engine: str) -> StartError:
+    """Graph buffers could not be shared between the cards: a line of C++ and no traceback."""
+    folder = "/workspace/csrc" if engine == "vllm" else "/sgl-kernel/csrc/allreduce"
+    return StartError(f"Failed: Cuda error {folder}/custom_all_reduce.cuh:455 'invalid argument'")
+
+
+_MEMORY_CHECK_FRAMES = (
+    *_INIT_FRAMES,
+    ("sglang/sglang/srt/model_executor/model_runner.py", 604, "initialize", "self.init_torch_distributed()"),
+    ("sglang/sglang/srt/model_executor/model_runner.py", 1271, "init_torch_distributed", "raise ValueError("),
+)
+_SAMPLER_FRAMES = (
+    *_INIT_FRAMES,
+    ("sglang/sglang/srt/layers/sampler.py", 148, "forward", "probs = torch.softmax(logits, dim=-1)"),
+)
+_CACHE_FRAMES = (
+    *_INIT_FRAMES,
+    ("sglang/sglang/srt/managers/scheduler.py", 874, "init_model_worker", "self.init_cuda_graphs()"),
+    ("triton/runtime/jit.py", 744, "run", "kernel = self._do_compile(key, signature, device, constexprs, options)"),
+    ("triton/compiler/compiler.py", 463, "_init_handles", "self.module, self.function, *_ = load_binary("),
+)
+_VLLM_CACHE_FRAMES = (
+    ("vllm/v1/engine/core.py", 1104, "run_engine_core", "engine_core = EngineCoreProc(*args, **kwargs)"),
+    ("vllm/v1/worker/gpu_worker.py", 612, "compile_or_warm_up_model", "self.model_runner.capture_model()"),
+    ("triton/compiler/compiler.py", 463, "_init_handles", "self.module, self.function, *_ = load_binary("),
+)

@@ -8,11 +8,10 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from random import Random
 from typing import Any, NamedTuple, get_args
 
 from evals.lab import papers, posts, private, tree
-from evals.lab.faults import DEFAULT_FAULTS, Conditions, build
+from evals.lab.faults import DEFAULT_FAULTS, check
 from evals.lab.keepers import KeeperError, keeper_of
 from evals.lab.ports import NoPortError, answers, free_ports
 from evals.lab.posts import Layout, Post, Supervision, Topology
@@ -120,7 +119,7 @@ def up(
         ValueError: no such fault, engine, version or combination.
         GroundError: the worker did not come up; nothing is left running.
     """
-    build(faults, Conditions(overlap=True, environ={}), Random(0))
+    check(faults)
     version = _checked(engine, version, topology, supervision, journal=journal)
     directory = directory.resolve()
     down(directory)

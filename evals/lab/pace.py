@@ -58,6 +58,11 @@ class Pace:
         self.boot = math.exp(chance.gauss(0.0, noise.boot))
         self._run = 1.0
 
+    @property
+    def top(self) -> int:
+        """Largest captured batch; 0: none."""
+        return self._sizes[-1] if self._sizes else 0
+
     def next_run(self) -> None:
         """A burst of load begins: draw how this one deviates."""
         self._run = math.exp(self._chance.gauss(0.0, self._noise.run))

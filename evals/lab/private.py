@@ -5,10 +5,12 @@ The folder lies beside the worker's tree, not in it; nothing that the product is
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 FOLDER = ".ground"
 """Name of the folder in the ground's directory."""
@@ -27,6 +29,8 @@ class Nature(NamedTuple):
     """Seed of everything that is drawn."""
     faults: tuple[str, ...] = ()
     """What is wrong with it."""
+    errors: float = 0.0
+    """Share of ordered calls that the model by itself gets wrong, a sound worker's included."""
     boot_noise: float = 0.005
     """Relative standard deviation from start to start."""
     run_noise: float = 0.005
@@ -89,3 +93,47 @@ def events(ground: Path) -> list[Event]:
     if not path.exists():
         return []
     return [Event(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+class Shelf:
+    """What faults remember from start to start.
+
+    Args:
+        ground: The ground's directory; None: nothing is kept beyond this process.
+    """
+
+    def __init__(self, ground: Path | None) -> None:
+        self._folder = ground / FOLDER if ground is not None else None
+        self._kept: dict[str, Any] = {}
+
+    def read(self, name: str) -> Any:
+        """What lies there; None: nothing."""
+        if self._folder is None:
+            return self._kept.get(name)
+        path = self._folder / f"{name}.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    def write(self, name: str, document: Any) -> None:
+        """Put something there, whole or not at all; None takes away what was."""
+        if self._folder is None:
+            self._kept[name] = document
+            return
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        fresh = self._folder / f"{name}.{os.getpid()}"
+        fresh.write_text(json.dumps(document), encoding="utf-8")
+        fresh.replace(self._folder / f"{name}.json")
+
+    def now(self) -> float:
+        """Unix time."""
+        return time.time()
+
+    def parent(self) -> str:
+        """Who started this process: its parent's id and start, in the kernel's ticks."""
+        stat = Path(f"/proc/{os.getppid()}/stat").read_text(encoding="utf-8")
+        return f"{os.getppid()}/{stat.rpartition(')')[2].split()[19]}"
+
+    async def beat(self, name: str) -> None:
+        """Keep a time there fresh, twice a wall second, until cancelled."""
+        while True:
+            self.write(name, {"at": self.now()})
+            await asyncio.sleep(0.5)

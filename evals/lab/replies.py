@@ -35,8 +35,14 @@ class Reply(NamedTuple):
     """The arguments of the call it makes, as pairs; None: no call."""
     function: str
     """The function it calls; empty: none."""
+    stuck: str = ""
+    """The token to which it collapses; empty: it does not."""
+    stuck_at: int = 0
+    """How many tokens come before."""
 
 
+_STUCK = 64
+"""Repetitions after which even a collapsed reply ends, where its request does not ask for more tokens."""
 _PIECE = re.compile(r"\s*[^\s]{1,4}|\s+")
 # DeepSeek's tool-call markup; with a parser these never reach the client.
 _OPENING = ("<｜DSML｜tool_calls>", "\n<｜DSML｜invoke name=")
@@ -163,6 +169,27 @@ def spoilt(conversation: Conversation, right: Reply, chance: Random, overheard: 
     others = sorted(values - set(stated)) if way == "value" else sorted(set(overheard) - values)
     wrong = chance.choice(others) if others else _garbled(stated[0], chance)
     return calling(right.function, [(key, wrong if value == stated[0] else value) for key, value in right.call])
+
+
+def mangled(right: Reply, chance: Random) -> Reply:
+    """A right call as a parser hands it on that lost its place: no arguments, a value in a key, or a damaged name."""
+    call = list(right.call or ())
+    way = chance.choices(("empty", "fold", "name"), weights=(25, 10, 1))[0] if call else "name"
+    if way == "empty":
+        return calling(right.function, call, written="{}")
+    if way == "fold":
+        key, value = call[-1]
+        return calling(right.function, [*call[:-1], (f"{key}: {value}", "")])
+    at = chance.randrange(len(right.function))
+    return calling(right.function[:at] + right.function[at + 1 :] or "_", call)
+
+
+def repeating(right: Reply, after: int, token: str) -> Reply:
+    """A reply that is right for so many tokens and says one thing from there on; a shorter one is right to its end."""
+    if len(right.tokens) <= after:
+        return right._replace(stuck=token, stuck_at=after)
+    kind: Kind = "arguments" if right.call else "text"
+    return Reply((*right.tokens[:after], *[Token(kind, token)] * _STUCK), None, "", token, after)
 
 
 def _lost(chance: Random) -> list[str]:

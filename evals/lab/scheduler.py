@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from evals.lab.ask import Ask
+from evals.lab.books import Books
 from evals.lab.clock import Clock
 from evals.lab.conversation import Conversation
-from evals.lab.faults import Fault
+from evals.lab.failures import KilledError
+from evals.lab.faults import Faults, Sight
 from evals.lab.pace import Pace
-from evals.lab.replies import Reply
 from evals.lab.reports import Load, Reports
 from evals.lab.specimen import Specimen
 
@@ -65,31 +66,45 @@ class Scheduler:
         specimen: Model and cards.
         clock: Serving clock.
         reports: Hears what it does.
-        note: Writes down, out of everybody's sight, what a fault did.
+        books: Where it is written down, out of everybody's sight, what came of all that.
     """
 
     def __init__(
         self,
         limits: Limits,
         pace: Pace,
-        faults: Sequence[Fault],
+        faults: Faults,
         specimen: Specimen,
         clock: Clock,
         reports: Reports,
-        note: Callable[[str, str], None],
+        books: Books,
     ) -> None:
         self.limits = limits
         self.running: list[Ask] = []
         self.waiting: deque[Ask] = deque()
         self.heartbeat = clock.now()
-        """Second of life at which a token last left the loop."""
+        """Second of life at which a pass last ended."""
+        self.heard = clock.now()
+        """Second of life at which health checks last noticed that."""
+        self.tokens = 0
+        """Tokens generated since the start."""
+        self.prefilled = 0
+        """Prompt tokens computed since the start."""
+        self.nominal = 0.0
+        """Seconds of life that the passes so far should have taken."""
+        self.took = 0.0
+        """Seconds of life that they were made to take."""
         self._pace = pace
         self._faults = faults
         self._specimen = specimen
         self._clock = clock
         self.reports = reports
         """Hears what it does."""
-        self._note = note
+        self._books = books
+        self._born = clock.now()
+        self._served = 0
+        self._computing = 0
+        self._spinning = False
         self._wake = asyncio.Event()
         self._prefixes: OrderedDict[str, int] = OrderedDict()
 
@@ -133,6 +148,21 @@ class Scheduler:
         return sum(ask.conversation.length + len(ask.produced) for ask in self.running)
 
     @property
+    def places(self) -> int:
+        """Requests that may run at once by now."""
+        return self.limits.running - self._faults.held()
+
+    @property
+    def free(self) -> float:
+        """GiB of the card that are free by now."""
+        return self.limits.free - self._faults.taken()
+
+    @property
+    def pretends(self) -> bool:
+        """Health checks are answered without regard to the loop."""
+        return self._faults.pretends()
+
+    @property
     def load(self) -> Load:
         """How busy the loop is."""
         return Load(len(self.running), len(self.waiting), self.used)
@@ -150,6 +180,7 @@ class Scheduler:
 
         Raises:
             OutOfMemoryError: a pass did not fit; the worker is lost.
+            KilledError: the process is gone.
         """
         loop = asyncio.get_running_loop()
         due = loop.time()
@@ -168,6 +199,8 @@ class Scheduler:
                 due = await self._prefill(batch, due)
             else:
                 due = await self._decode(due)
+            if self._faults.doomed():
+                raise KilledError
 
     async def _rest(self) -> None:
         """Wait for work; idle gauges are refreshed every 30 seconds of life."""
@@ -191,7 +224,7 @@ class Scheduler:
         batch: list[Ask] = []
         fresh = 0
         reserved = self.used + sum(int(ask.most * ADMISSION_RATIO) - len(ask.produced) for ask in self.running)
-        while self.waiting and len(self.running) + len(batch) < self.limits.running:
+        while self.waiting and len(self.running) + len(batch) < self.places:
             ask = self.waiting[0]
             need = ask.conversation.length + len(ask.produced) + int(min(ask.most, 4096) * ADMISSION_RATIO)
             ask.cached = self._cached(ask.conversation)
@@ -239,12 +272,15 @@ class Scheduler:
         for ask in batch:
             ask.admitted = self._clock.now()
         needed = min(fresh, self.limits.chunk) * self._specimen.prefill_per_token
-        if needed > self.limits.free:
-            raise OutOfMemoryError(needed, self.limits.free, prefill=True)
+        needed += self._faults.peak(fresh, max(ask.conversation.length for ask in batch))
+        if needed > self.free:
+            raise OutOfMemoryError(needed, self.free, prefill=True)
         before = len(self.running)
         self.running += batch
-        due = await self._until(due, self._pace.prefill(fresh))
-        await self._stall()
+        self._computing = fresh
+        due = await self._pass(due, self._pace.prefill(fresh), captured=False)
+        self._computing = 0
+        self.prefilled += fresh
         self.reports.prefilled(batch, fresh, cached, before, self.load)
         for ask in batch:
             self._keep(ask.conversation)
@@ -264,48 +300,70 @@ class Scheduler:
     async def _decode(self, due: float) -> float:
         step = self._pace.step(len(self.running))
         needed = 0.0 if step.captured else len(self.running) * self._specimen.decode_per_request
-        if needed > self.limits.free:
-            raise OutOfMemoryError(needed, self.limits.free, prefill=False)
-        due = await self._until(due, step.seconds)
+        if needed > self.free:
+            raise OutOfMemoryError(needed, self.free, prefill=False)
+        due = await self._pass(due, step.seconds, captured=step.captured)
+        sight = self._sight(captured=step.captured)
+        self._spinning = self._faults.spins(sight)
         batch = list(self.running)
-        await self._stall()
         for ask in batch:
-            if not ask.settled:
-                self._settle(ask, captured=step.captured)
+            if not ask.settled and not self._spinning:
+                self._settle(ask, sight)
         self._emit(batch)
         self.reports.decoded(len(batch), step.seconds, captured=step.captured, load=self.load)
         self._leave()
         self._retract()
         return due
 
-    async def _stall(self) -> None:
-        """Stop here for good if a fault says so; what it looks at is what was aborted while the pass was in flight."""
-        aborted = sum(ask.aborted for ask in self.running)
-        for fault in self._faults:
-            if fault.stalls(aborted, len(self.running), self._clock.now()):
-                self._note("stalled", f"{aborted} of {len(self.running)} aborted")
-                await asyncio.Event().wait()
+    async def _pass(self, due: float, seconds: float, *, captured: bool) -> float:
+        """A pass of so many seconds of life, or what becomes of it; it may never end."""
+        took = seconds * self._faults.stretch(self._sight(captured=captured))
+        due = await self._until(due, took)
+        self.nominal += seconds
+        self.took += took
+        sight = self._sight(captured=captured)
+        if self._faults.stalls(sight):
+            self._books.note("stalled", f"{sight.aborted} of {sight.running} aborted")
+            await asyncio.Event().wait()
+        return due
 
-    def _settle(self, ask: Ask, *, captured: bool) -> None:
+    def _sight(self, *, captured: bool) -> Sight:
+        """What faults may look at: the batch with what was aborted while the pass was in flight."""
+        return Sight(
+            at=self._clock.now() - self._born,
+            running=len(self.running),
+            waiting=len(self.waiting),
+            aborted=sum(ask.aborted for ask in self.running),
+            captured=captured,
+            top=self._pace.top,
+            limit=self.limits.running,
+            usage=self.used / self.limits.tokens,
+            served=self._served,
+            adapters=frozenset(ask.adapter for ask in self.running),
+        )
+
+    def _settle(self, ask: Ask, sight: Sight) -> None:
         """Fix what a reply will be, at its first decode step."""
         ask.settled = True
-        for fault in self._faults:
-            other = fault.spoil(ask.conversation, ask.reply, captured=captured)
-            if other is not None:
-                self._note("spoilt", f"{ask.conversation.session} turn {ask.conversation.turn}")
-                # The first token is out already; a reply that begins otherwise begins after it.
-                out = tuple(ask.produced)
-                rest = other.tokens[len(out) :] if other.tokens[: len(out)] == out else other.tokens
-                ask.reply = Reply((*out, *rest), other.call, other.function)
+        other = self._faults.spoil(ask, sight)
+        if other is not None:
+            self._books.note("spoilt", f"{ask.conversation.session} turn {ask.conversation.turn}")
+            # The first token is out already; a reply that begins otherwise begins after it.
+            out = tuple(ask.produced)
+            rest = other.tokens[len(out) :] if other.tokens[: len(out)] == out else other.tokens
+            ask.reply = other._replace(tokens=(*out, *rest))
 
     def _emit(self, batch: Sequence[Ask]) -> None:
         """One token for each request that still wants one."""
         self.heartbeat = self._clock.now()
+        if not self._faults.deaf(self._computing + sum(ask.conversation.length for ask in self.waiting)):
+            self.heard = self.heartbeat
         count = 0
         for ask in batch:
-            if not ask.aborted and ask.finish is None:
+            if not ask.aborted and ask.finish is None and not self._spinning:
                 ask.advance()
                 count += 1
+        self.tokens += count
         self.reports.emitted(count)
 
     def _leave(self) -> None:
@@ -324,14 +382,19 @@ class Scheduler:
             ask.finish = "abort"
         ask.news.set()
         self.reports.ended(ask)
+        self._books.ended(ask)
+        if not ask.own:
+            self._served += 1
+            self._faults.ended(ask, self._sight(captured=False))
 
     def _retract(self) -> None:
         """Send the youngest requests back to the queue while the KV pool overflows."""
-        if self.used <= self.limits.tokens or len(self.running) < 2:
+        over = self.used - self.limits.tokens
+        if (over <= 0 and not self._spinning) or len(self.running) < 2:
             return
         gained = 0
-        back = []
-        while self.used > self.limits.tokens and len(self.running) > 1:
+        back: list[Ask] = []
+        while (self.used > self.limits.tokens or (self._spinning and not back)) and len(self.running) > 1:
             ask = self.running.pop()
             gained += ask.conversation.length + len(ask.produced)
             back.append(ask)

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from evals.lab.arguments import Launch, shown
 from evals.lab.clock import Clock, Walk
-from evals.lab.failures import no_graph, no_pool, no_workspace
+from evals.lab.failures import StandstillError, no_graph, no_pool, no_workspace
+from evals.lab.faults import Faults
 from evals.lab.log import Log, progress
 from evals.lab.memory import Allocation, allocate, context_length, first_graph, prefill_plan, static_buffers, truncated
 from evals.lab.specimen import Specimen
@@ -51,6 +52,8 @@ def start(
     *,
     stretch: float,
     chance: Random,
+    faults: Faults | None = None,
+    echoed: Launch | None = None,
 ) -> Started:
     """Go through a start.
 
@@ -62,17 +65,23 @@ def start(
         log: Where the lines go.
         stretch: Factor on every duration: this boot's deviation.
         chance: Small differences between the ranks.
+        faults: What is wrong with it.
+        echoed: The arguments as the engine echoes them, where it goes by others; None: it goes by what it echoes.
 
     Raises:
         StartError: it does not fit; what the scheduler printed is in the error.
+        StandstillError: it stands still for ever.
+        KilledError: somebody has killed it.
     """
-    walk = Walk(clock, stretch)
-    _server_lines(launch, specimen, walk, log)
-    allocation = _load(launch, specimen, walk, log, chance)
+    faults = faults or Faults()
+    walk = Walk(clock, stretch, faults.lived)
+    _server_lines(echoed or launch, specimen, walk, log)
+    allocation = _load(launch, specimen, walk, log, chance, faults)
     free = _prefill_graphs(launch, specimen, allocation, walk, log)
     sizes = truncated(launch.sizes, allocation.requests)
-    after = _capture(sizes, launch, specimen, environ, free, walk, log)
+    after = _capture(sizes, launch, specimen, environ, free, walk, log, faults)
     graphs, free = free - after, after
+    free -= faults.captured(allocation, free)
     arguments = launch.arguments
     log.rank(
         f"max_total_num_tokens={allocation.tokens}, chunked_prefill_size={arguments['chunked_prefill_size']},"
@@ -109,7 +118,7 @@ def _server_lines(launch: Launch, specimen: Specimen, walk: Walk, log: Log) -> N
     walk.on(_SPAWN)
 
 
-def _load(launch: Launch, specimen: Specimen, walk: Walk, log: Log, chance: Random) -> Allocation:
+def _load(launch: Launch, specimen: Specimen, walk: Walk, log: Log, chance: Random, faults: Faults) -> Allocation:
     """Process group, weights and pools.
 
     Raises:
@@ -125,6 +134,7 @@ def _load(launch: Launch, specimen: Specimen, walk: Walk, log: Log, chance: Rand
             rank,
         )
     walk.on(_MODEL_CODE)
+    faults.check(specimen.cards)
     # Free memory differs a little between cards; sizes follow the least, which is rank 0's here.
     more = [0.0, *(round(chance.uniform(0.0, 0.03), 3) for _ in ranks[1:])]
     for rank in ranks:
@@ -134,6 +144,7 @@ def _load(launch: Launch, specimen: Specimen, walk: Walk, log: Log, chance: Rand
         allocation = allocate(launch.arguments, specimen)
     except (ValueError, RuntimeError) as failure:
         raise no_pool(failure) from failure
+    allocation, more_said = faults.allot(allocation)
     quantized = f"{specimen.quantization}, " if specimen.quantization else ""
     for rank in ranks:
         log.rank(
@@ -147,6 +158,8 @@ def _load(launch: Launch, specimen: Specimen, walk: Walk, log: Log, chance: Rand
             "Using FP8 KV cache but no scaling factors provided. Defaulting to scaling factors of 1.0."
             " This may lead to less accurate results!"
         )
+    for line in more_said:
+        log.rank(line)
     walk.on(_POOLS)
     _pools(specimen, allocation, log)
     for rank in ranks:
@@ -234,6 +247,7 @@ def _capture(
     free: float,
     walk: Walk,
     log: Log,
+    faults: Faults,
 ) -> float:
     """Capture decode graphs, the largest first, into what is free; return what is free afterwards.
 
@@ -254,6 +268,9 @@ def _capture(
         log.raw(progress(f"Capturing batches (bs={size} avail_mem={max(free, 0.0):.2f} GB)", done, len(sizes), took))
         first = done == 0
         needed = first_graph(size, launch.arguments, specimen, environ) if first else specimen.graph_each
+        needed += faults.capture(size) if first else 0.0
+        if needed > free and faults.hangs():
+            raise StandstillError
         if needed > free:
             raise no_graph(needed, free, specimen)
         took += walk.on(specimen.capture_first if first else specimen.capture_each)

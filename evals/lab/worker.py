@@ -16,12 +16,14 @@ from random import Random, SystemRandom
 from aiohttp import ClientSession, web
 
 from evals.lab import private
-from evals.lab.arguments import Launch, parse, resolve
+from evals.lab.arguments import Launch, parse, recorded, resolve
+from evals.lab.books import Books
 from evals.lab.clock import Clock
 from evals.lab.endpoints import Endpoints
-from evals.lab.failures import StartError, envelope, pass_failure
-from evals.lab.faults import Conditions, build
+from evals.lab.failures import KilledError, StandstillError, StartError, envelope, pass_failure
+from evals.lab.faults import Conditions, Faults, Live, build
 from evals.lab.log import Log
+from evals.lab.memory import allocate, truncated
 from evals.lab.metrics import Metrics
 from evals.lab.pace import Noise, Pace
 from evals.lab.pair import NOWHERE, Side, paired
@@ -53,11 +55,21 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path, program:
     specimen = SPECIMENS[nature.specimen]
     clock = Clock(nature.start_speed, _born())
     print(_WARNING.format(path=program), file=sys.stderr, flush=True)
-    values = parse(argv)
-    boot = private.next_boot(ground)
+    books = Books(ground)
+    _as_it_is_started(argv, environ, nature, books, private.Shelf(ground))
+    boot = books.boot = private.next_boot(ground)
+    books.launched(argv, environ)
     chance = Random(f"{nature.seed}/{boot}")
+    faults = build(nature.faults, f"{nature.seed}/{boot}", private.Shelf(ground))
+    early = Conditions(nature.engine, nature.version, boot, environ=environ)
+    values = parse(argv, faults.absent(early))
+    random_seed = chance.getrandbits(30)
+    environ = faults.felt(environ, early)
     try:
-        launch = resolve(values, specimen, chance.getrandbits(30))
+        launch = obeyed = resolve(values, specimen, random_seed)
+        heeded = faults.heed(values, recorded()["server_args"], early)
+        if heeded != values:
+            obeyed = resolve(heeded, specimen, random_seed)
     except ValueError:
         traceback.print_exc()
         raise SystemExit(1) from None
@@ -65,30 +77,90 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path, program:
     noise = Noise(nature.boot_noise, nature.run_noise)
     overlap = not launch.arguments["disable_overlap_schedule"]
     stretch = Pace((), overlap=overlap, noise=noise, chance=Random(chance.random())).boot
-    try:
-        started = start(launch, specimen, environ, clock, log, stretch=stretch, chance=Random(chance.random()))
-    except StartError as failure:
-        for pause in envelope(str(failure), log, os.getpid()):
-            time.sleep(clock.wall(pause))
-        os.kill(os.getpid(), signal.SIGKILL)
+    faults.meet(_conditions(obeyed, values, early, environ))
+
+    def go() -> Started:
+        found = specimen._replace(cards=faults.card(specimen.cards))
+        slight = Random(chance.random())
+        return start(obeyed, found, environ, clock, log, stretch=stretch, chance=slight, faults=faults, echoed=launch)
+
+    started = _come_up(go, clock, log, books)
     pace = Pace(started.sizes, overlap=overlap, noise=noise, chance=Random(chance.random()))
-    faults = build(nature.faults, Conditions(overlap, dict(environ)), Random(chance.random()))
+    faults.ready()
+    _note_start(books, launch, specimen, started)
     serving = Clock(nature.serve_speed)
     mode = launch.arguments["disaggregation_mode"]
     kind = "unified" if mode == "null" else mode
     metrics = Metrics.sglang(launch.arguments["served_model_name"], os.getpid(), engine_type=kind)
     name = f"{SystemRandom().getrandbits(64):016x}"
-    side = side_of(launch.arguments, environ, name, lambda: False, specimen, serving, log, metrics)
-
-    def note(kind: str, detail: str) -> None:
-        private.note(ground, boot, kind, detail)
+    side = side_of(launch.arguments, environ, name, faults.stale, specimen, serving, log, metrics)
 
     def schedule() -> Scheduler:
         tokens, interval = started.allocation.tokens, launch.arguments["decode_log_interval"]
         reports = SglangReports(tokens, interval, ADMISSION_RATIO, specimen, serving, log, metrics)
-        return Scheduler(_limits(launch, started), pace, faults, specimen, serving, reports, note)
+        return Scheduler(_limits(obeyed, started), pace, faults, specimen, serving, reports, books)
 
-    asyncio.run(_serve(launch, started, specimen, schedule, side, serving, log, metrics, Random(chance.random())))
+    seed = Random(chance.random())
+    asyncio.run(_serve(launch, started, specimen, schedule, side, serving, log, metrics, seed, faults, books))
+
+
+def _as_it_is_started(
+    argv: Sequence[str], environ: Mapping[str, str], nature: private.Nature, books: Books, shelf: private.Shelf
+) -> None:
+    """Become the process that is really started, where something between the script and us makes that another one."""
+    asked = Live(tuple(argv), dict(environ))
+    live = build(nature.faults, "", shelf).live(asked, Conditions(nature.engine, nature.version, 0, environ=environ))
+    if live != asked:
+        books.asked(argv, environ)
+        before = sys.orig_argv[: len(sys.orig_argv) - len(argv)]
+        os.execve(sys.executable, [*before, *live.words], live.environ)
+
+
+def _come_up(go: Callable[[], Started], clock: Clock, log: Log, books: Books) -> Started:
+    """Start, or end as failed starts end."""
+    try:
+        return go()
+    except StandstillError:
+        books.write("hung")
+        while True:
+            signal.pause()
+    except KilledError:
+        books.write("killed")
+    except StartError as failure:
+        for pause in envelope(str(failure), log, os.getpid()):
+            time.sleep(clock.wall(pause))
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("not reached")
+
+
+def _conditions(
+    launch: Launch, values: Mapping[str, object], early: Conditions, environ: Mapping[str, str]
+) -> Conditions:
+    """How the worker is started, for the faults."""
+    arguments = launch.arguments
+    sizes = truncated(launch.sizes, arguments["max_running_requests"] or max(launch.sizes, default=0))
+    return early._replace(
+        overlap=not arguments["disable_overlap_schedule"],
+        captured=max(sizes, default=0),
+        tp=arguments["tp_size"],
+        running=arguments["max_running_requests"] or 0,
+        fraction=arguments["mem_fraction_static"],
+        chunk=arguments["chunked_prefill_size"],
+        arguments=arguments,
+        asked=values,
+        environ=environ,
+    )
+
+
+def _note_start(books: Books, launch: Launch, specimen: Specimen, started: Started) -> None:
+    """Write down what was asked for, by the formulas, and what it came to."""
+    due = allocate(launch.arguments, specimen)
+    books.write(
+        "ready",
+        places=[due.requests, started.allocation.requests],
+        captured=[max(truncated(launch.sizes, due.requests), default=0), max(started.sizes, default=0)],
+        tokens=[due.tokens, started.allocation.tokens],
+    )
 
 
 def _born() -> float:
@@ -122,6 +194,8 @@ async def _serve(
     log: Log,
     metrics: Metrics,
     chance: Random,
+    faults: Faults,
+    books: Books,
 ) -> None:
     """Open the port, warm up, and serve until a signal or a failure ends it."""
     scheduler = schedule()
@@ -158,14 +232,22 @@ async def _serve(
     loop = asyncio.create_task(scheduler.run())
     warm = asyncio.create_task(_warm_up(endpoints, launch, log))
     watch = asyncio.create_task(_watchdog(scheduler, launch, clock, log))
+    beside = [asyncio.create_task(fault.attend(scheduler, clock)) for fault in faults.companions()]
+    beside.append(asyncio.create_task(books.keep(scheduler, clock)))
     end = asyncio.create_task(leaving.wait())
     await asyncio.wait({loop, end, watch}, return_when=asyncio.FIRST_COMPLETED)
     if loop.done() or watch.done():
+        books.write("lost", why=repr(loop.exception()) if loop.done() else "watchdog")
         await _crash(loop, specimen, clock, log)
     warm.cancel()
     endpoints.leaving = True
     log.server(f"SIGTERM received. signum={signal.SIGTERM.value} frame=None. Draining requests and shutting down...")
     await _drain(endpoints, clock, log)
+    for companion in beside:
+        companion.cancel()
+    if not endpoints.answers.open_requests:
+        faults.left()
+        books.write("left")
     log.server(f"kill_process_tree called: parent_pid={os.getpid()}, include_parent=True, pid={os.getpid()}")
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -239,6 +321,8 @@ async def _crash(loop: asyncio.Task[None], specimen: Specimen, clock: Clock, log
     """What follows when the scheduler is lost while serving."""
     if loop.done():
         failure = loop.exception()
+        if isinstance(failure, KilledError):
+            os.kill(os.getpid(), signal.SIGKILL)
         if not isinstance(failure, OutOfMemoryError):
             text = "".join(traceback.format_exception(failure)) if failure else "the loop ended"
             log.rank(f"Scheduler hit an exception: {text}")
