@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import os
 import platform
-import sqlite3
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from langgraph.checkpoint.sqlite import SqliteSaver
 
 from agent import domain
-from agent.errors import BadSettings
 from agent.graph import Run, build
 from agent.reasoning.fallback import Fallback
 from agent.reasoning.reasoner import Reasoner
 from agent.reasoning.rules import Rules
 from agent.settings import Settings, WorkerSettings
 from agent.state import Parts, RunState, Stop
+from memory import backends
 from memory.incidents import incidents
-from memory.sqlite import SqliteStore
 from memory.store import Owner, Store
 from policies.load import load as load_policy
 from tools.engines.catalogue import knobs
 from tools.host import Host
 from tools.local import LocalHost
-from tools.service import ServiceSpec
+from tools.service import CommandService, ServiceSpec, SystemdService
 from tools.worker import Worker
 
 
@@ -77,8 +75,13 @@ def open_store(settings: Settings) -> Iterator[Store]:
     Raises:
         StoreUnusable: it is damaged, locked, too new, or not to be written.
     """
-    with closing(SqliteStore(Path(settings.store.path))) as store:
+    with backends.open_store(_location(settings)) as store:
         yield store
+
+
+def _location(settings: Settings) -> str:
+    """Where the store and the checkpoints are: a server's URL, else a file."""
+    return settings.store.url or settings.store.path
 
 
 @contextmanager
@@ -113,7 +116,7 @@ def assemble(
     _, chosen = settings.worker(name)
     policy = load_policy(chosen.policy)
     catalogue = knobs(chosen.engine)
-    with open_store(settings) as store, _checkpoints(Path(settings.store.path)) as checkpoints:
+    with open_store(settings) as store, _checkpoints(_location(settings)) as checkpoints:
         parts = Parts(
             name=name,
             settings=chosen,
@@ -189,8 +192,8 @@ def _worker(
 def _service(worker: WorkerSettings) -> ServiceSpec:
     said = worker.service
     if said.kind == "systemd":
-        raise BadSettings("Units of systemd cannot be restarted yet.", "Name two commands that speak for it.")
-    return ServiceSpec(restart=said.restart, pid=said.pid)
+        return SystemdService(unit=said.unit, scope=said.scope)
+    return CommandService(restart=said.restart, pid=said.pid)
 
 
 def _reasoner(settings: Settings, environ: Mapping[str, str]) -> Reasoner:
@@ -209,17 +212,14 @@ def _reasoner(settings: Settings, environ: Mapping[str, str]) -> Reasoner:
 
 
 @contextmanager
-def _checkpoints(path: Path) -> Iterator[SqliteSaver]:
-    """LangGraph's checkpoints in the store's own file; only nouns of ours are read back from it."""
+def _checkpoints(location: str) -> Iterator[BaseCheckpointSaver[str]]:
+    """LangGraph's checkpoints in the store's own database; only nouns of ours are read back from it."""
     nouns = [
         (domain.__name__, kind.__name__)
         for kind in vars(domain).values()
         if isinstance(kind, type) and issubclass(kind, domain.Noun)
     ]
-    with closing(sqlite3.connect(path, check_same_thread=False, timeout=30.0)) as connection:
-        connection.execute("PRAGMA synchronous=FULL")
-        saver = SqliteSaver(connection, serde=JsonPlusSerializer(allowed_msgpack_modules=nouns))
-        saver.setup()
+    with backends.open_checkpoints(location, JsonPlusSerializer(allowed_msgpack_modules=nouns)) as saver:
         yield saver
 
 

@@ -7,7 +7,8 @@
         ApprovalExpired      28    ForeignApproval    29    SpentApproval      30    DiskFull          31
         StaleState           32    EditRefused        33    CorruptBaseline    34    DoesNotFit        35
         StoreUnusable        36    UnknownRun         37    NotUnderstood      38    EngineRefuses      39
-        CannotProve          40
+        CannotProve          40    HostUnreachable    41    LoginRefused       42    UnknownHostKey    43
+        ChangedHostKey       44    ServiceUnusable    45    HostUnfit          46    NotAllowed        47
       HostError              the host did not do what it was asked: host, command, status, and what it said
         NoAnswer             nobody knows whether it was done: never success, and for a change never tried again blindly
         HelperRefused        the helper on the host said no, with the kind of refusal
@@ -163,6 +164,48 @@ class CannotProve(Refused):
     """What a proof needs is not at hand: the listener cannot be seen, or the log holds no start."""
 
     code = 40
+
+
+class HostUnreachable(Refused):
+    """No connection to the worker's machine comes about."""
+
+    code = 41
+
+
+class LoginRefused(Refused):
+    """The worker's machine does not let us in."""
+
+    code = 42
+
+
+class UnknownHostKey(Refused):
+    """Nobody has said yet that the worker's machine is the one with this key."""
+
+    code = 43
+
+
+class ChangedHostKey(Refused):
+    """The worker's machine shows another key than the one that is known, or a revoked one."""
+
+    code = 44
+
+
+class ServiceUnusable(Refused):
+    """The service manager does not answer, or the unit may not be restarted by us."""
+
+    code = 45
+
+
+class HostUnfit(Refused):
+    """The worker's machine lacks what Prudent needs there, or another machine answers than before."""
+
+    code = 46
+
+
+class NotAllowed(Refused):
+    """The policy does not allow it: not at all, not now, or not at this cost."""
+
+    code = 47
 
 
 class HostError(PrudentError):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -13,21 +13,58 @@ from agent.errors import HostError
 Identity = tuple[str, int, int]
 
 
-class ServiceSpec(Noun):
+class _Limits(Noun):
+    """How long a restart may take."""
+
+    restart_seconds: float = Field(default=300.0, gt=0)
+    """Limit for the restart command, in seconds; longer than the stop timeout of any service manager (systemd: 90)."""
+    settle_seconds: float = Field(default=30.0, gt=0)
+    """Limit for a new main process to show after the restart command, in seconds."""
+
+
+class CommandService(_Limits):
     """A service that two commands speak for; the helper on the host runs them."""
 
     kind: Literal["command"] = "command"
-    """How it is spoken to; systemd units will be the second kind."""
+    """How it is spoken to."""
     restart: tuple[str, ...] = Field(min_length=1)
     """Returns with status 0 once the old process is gone and the new one is spawned."""
     pid: tuple[str, ...] = Field(min_length=1)
     """Prints the main pid, or 0 while there is none."""
     directory: str | None = None
     """Where both are run; None: where Prudent itself runs."""
-    restart_seconds: float = Field(default=300.0, gt=0)
-    """Limit for the restart command, in seconds; longer than the stop timeout of any service manager (systemd: 90)."""
-    settle_seconds: float = Field(default=30.0, gt=0)
-    """Limit for a new main process to show after the restart command, in seconds."""
+    environ: Mapping[str, str] = {}
+    """Variables that both need besides the harmless ones that every command gets; nothing else of ours reaches them."""
+
+
+class SystemdService(_Limits):
+    """A unit of systemd; the helper on the host speaks to its manager."""
+
+    kind: Literal["systemd"] = "systemd"
+    """How it is spoken to."""
+    unit: str = Field(pattern=r"^[A-Za-z0-9:_.@\\][A-Za-z0-9:_.@\\-]*$", max_length=255)
+    """The unit, such as `sglang-decode.service`."""
+    scope: Literal["system", "user"] = "system"
+    """Whose manager keeps it: the system's, or that of the user whom we log in as."""
+
+
+ServiceSpec = CommandService | SystemdService
+"""What restarts a worker and says who it is."""
+
+
+def spoken(service: ServiceSpec) -> dict[str, Any]:
+    """A service as the helper on the host takes it."""
+    limits = {"restart_seconds": service.restart_seconds, "settle_seconds": service.settle_seconds}
+    if isinstance(service, SystemdService):
+        return {"kind": service.kind, "unit": service.unit, "scope": service.scope, **limits}
+    return {
+        "kind": service.kind,
+        "restart": list(service.restart),
+        "pid": list(service.pid),
+        "cwd": service.directory,
+        "environ": dict(service.environ),
+        **limits,
+    }
 
 
 class Progress(NamedTuple):

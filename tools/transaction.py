@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 from agent.domain import Approval, Execution, HostState, JournalEntry, Plan, Process
 from agent.errors import (
     ApprovalExpired,
+    BadSettings,
     DiskFull,
     EditRefused,
     ForeignApproval,
@@ -25,13 +26,16 @@ from agent.errors import (
     PrudentError,
     Refused,
     RunInFlight,
+    ServiceUnusable,
     SpentApproval,
     StaleState,
     UnreadableScript,
 )
 from tools.host import Host
-from tools.service import ServiceSpec
+from tools.service import ServiceSpec, spoken
 
+TICKS_PER_SECOND = 100.0
+"""USER_HZ, in which /proc/PID/stat counts: 100 on every architecture that Linux runs GPUs on (asm/param.h)."""
 HELPER = Path(__file__).with_name("on_host") / "transaction.py"
 
 REFUSALS: Mapping[str, tuple[type[Refused], str]] = {
@@ -45,6 +49,17 @@ REFUSALS: Mapping[str, tuple[type[Refused], str]] = {
     "no_space": (DiskFull, "Make room on the worker's machine and ask again; nothing was touched."),
     "no_script": (UnreadableScript, "Check the script's path and permissions."),
     "unsafe_script": (EditRefused, "Edit it by hand."),
+    "no_unit": (BadSettings, "Correct unit and scope of the worker's service in prudent.toml."),
+    "masked": (ServiceUnusable, "Unmask it with systemctl unmask, and see why it was masked; nothing was touched."),
+    "no_systemd": (ServiceUnusable, "See what prudent doctor says; nothing was begun."),
+    "not_controllable": (
+        ServiceUnusable,
+        'Log in as root, let become = "sudo" in prudent.toml, or run the worker as a user unit.',
+    ),
+    "unit_changed": (
+        StaleState,
+        "Read what changed in the unit, run systemctl daemon-reload, restart the worker by hand, then ask again.",
+    ),
 }
 """Refusals that the operator can do something about, by the helper's kind; all others become `HelperRefused`."""
 
@@ -67,6 +82,69 @@ class Listener(NamedTuple):
     """The process itself."""
 
 
+class UnitState(NamedTuple):
+    """A unit of systemd as its manager sees it; words and names are systemd's own."""
+
+    unit: str
+    """Its own name, whatever alias was asked for."""
+    scope: str
+    """`system` or `user`."""
+    load: str
+    """`loaded`, `not-found`, `masked` and so on."""
+    active: str
+    """`active`, `activating`, `deactivating`, `failed`, `inactive`."""
+    sub: str
+    """The finer state, such as `running` or `auto-restart`."""
+    result: str
+    """How the last run ended: `success`, `exit-code`, `signal`, `start-limit-hit` and so on."""
+    main_pid: int
+    """Main pid; 0: none."""
+    main_started: float | None
+    """When the main process was started, in seconds since boot; None: never."""
+    restarts: int
+    """How often the manager restarted it by itself."""
+    restart_policy: str
+    """`Restart=` as it is in force now."""
+    need_daemon_reload: bool
+    """Whether the unit's files are newer than what the manager has loaded."""
+    start_limit: str
+    """Starts that are allowed in a time, such as `5 in 10s`."""
+    kill_mode: str
+    """Who is killed on a stop; `process` and `none` leave children behind."""
+    job: bool
+    """Whether a start or stop is under way."""
+    fragment: str
+    """Path of the unit's file."""
+    drop_ins: tuple[str, ...]
+    """Paths of its drop-ins."""
+    triggered_by: tuple[str, ...]
+    """Timers, sockets and paths that may start it."""
+
+
+class Leftover(NamedTuple):
+    """Something that stands in the way of the worker's next start, or that holds what it will need."""
+
+    kind: Literal["earlier", "port", "load", "gpu"]
+    """`earlier`: a process of a former life of the worker. `port`: a stranger on its port. `load`: a load process of
+    ours that nobody waits for. `gpu`: somebody else with memory on its GPU, who may have a right to it."""
+    says: str
+    """It in a few words, with its pid."""
+
+
+class Ability(NamedTuple):
+    """One thing that this login may do on the worker's host, or may not."""
+
+    name: str
+    """What it is about: python, directory, script, exchange, unit, restart, disarm, triggers, stop, process, port, log,
+    watchdog, reboot, gpu."""
+    ok: bool | None
+    """None: not known, or a change is possible without it, less well."""
+    says: str
+    """What was found, in a few words."""
+    remedy: str
+    """What to do about it; empty where there is nothing to do."""
+
+
 class Observation(NamedTuple):
     """The host at one moment, without anything written."""
 
@@ -84,6 +162,18 @@ class Observation(NamedTuple):
     """The newest transaction."""
     holder: str | None
     """Who holds the lease."""
+    unit: UnitState | None = None
+    """The unit, where systemd keeps the worker."""
+    now: float | None = None
+    """The host's own clock, in seconds since its boot: no two hosts' wall clocks have to agree."""
+    leftovers: tuple[Leftover, ...] | None = None
+    """What stands in the way of a start; None: not asked for."""
+
+    def age_of(self, process: Process) -> float | None:
+        """How long a process has lived, in seconds, by the host's own clock; None: of another boot, or not known."""
+        if self.now is None or self.process is None or process.boot_id != self.process.boot_id:
+            return None
+        return self.now - process.start_ticks / TICKS_PER_SECOND
 
     @property
     def state(self) -> HostState:
@@ -112,6 +202,7 @@ class Writer:
         worker: The worker's name.
         script: Absolute path of the serve script.
         service: What restarts the worker.
+        ports: Local TCP ports of the worker: where it listens, then where else its load goes.
         timeout: Limit for a call that runs no command of the service, in seconds; calls that do add the service's own.
         clock: Seconds that only go forward, for the heartbeat.
         nonce: A text that no two requests share, so that an answer can be for one of them only.
@@ -124,6 +215,7 @@ class Writer:
         script: str,
         service: ServiceSpec,
         *,
+        ports: Sequence[int] = (),
         timeout: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
         nonce: Callable[[], str] = lambda: secrets.token_hex(8),
@@ -132,6 +224,7 @@ class Writer:
         self._worker = worker
         self._script = script
         self._service = service
+        self._ports = tuple(ports)
         self._timeout = timeout
         self._clock = clock
         self._nonce = nonce
@@ -161,26 +254,31 @@ class Writer:
         self._call("release", token=token)
 
     def observe(
-        self, *, environ_names: Sequence[str] = (), port: int | None = None, mask: Sequence[str] = ()
+        self,
+        *,
+        environ_names: Sequence[str] = (),
+        port: int | None = None,
+        mask: Sequence[str] = (),
+        leftovers: bool = False,
     ) -> Observation:
         """Look at the script, the process, the port, the newest transaction and the lease.
 
         Args:
             environ_names: Variables of the processes to show.
-            port: TCP port whose listener to look for.
+            port: TCP port whose listener to look for; None: the worker's own, if it was given.
             mask: Further words that make a flag's or variable's value secret.
+            leftovers: Also look for what stands in the way of a start, which takes a second where there is a GPU.
         """
         answer = self._call(
             "observe",
             script=self._script,
-            pid_argv=list(self._service.pid),
-            cwd=self._service.directory,
+            service=self._spoken,
             environ_names=list(environ_names),
-            port=port,
+            ports=list(self._ports if port is None else (port, *self._ports)),
             mask=list(mask),
+            leftovers=leftovers,
         )
-        listener = answer.get("listener")
-        lease = answer["lease"]
+        listener, lease, unit, found = (answer[key] for key in ("listener", "lease", "unit", "leftovers"))
         return Observation(
             script_sha256=answer["script_sha256"],
             script_problem=answer["script_problem"],
@@ -189,7 +287,21 @@ class Writer:
             listener=Listener(listener["relation"], _process(listener["process"])) if listener else None,
             execution=_execution(answer["execution"]),
             holder=lease["holder"] if lease else None,
+            unit=_unit(unit) if unit else None,
+            now=answer["now"],
+            leftovers=None if found is None else tuple(Leftover(one["kind"], one["says"]) for one in found),
         )
+
+    def doctor(self, log: str | None = None) -> tuple[Ability, ...]:
+        """Find out what this login may do on the host for this worker, and what is missing.
+
+        Args:
+            log: Path of the worker's log, or `journal`; None: not looked at.
+        """
+        answer = self._call(
+            "doctor", patience=60, script=self._script, service=self._spoken, ports=list(self._ports), log=log
+        )
+        return tuple(Ability(one["name"], one["ok"], one["says"], one["remedy"]) for one in answer["abilities"])
 
     def main(self) -> Process | None:
         """The service's main process; None: there is none.
@@ -199,7 +311,7 @@ class Writer:
         """
         seen = self.observe()
         if seen.process_problem is not None:
-            raise HelperRefused(self._host.name, self._service.pid, "no_pid", seen.process_problem)
+            raise HelperRefused(self._host.name, (self._service.kind, "pid"), "no_pid", seen.process_problem)
         return seen.process
 
     def open(
@@ -226,6 +338,8 @@ class Writer:
             DiskFull: no room for the backup; nothing was touched, and the approval is unspent.
             UnreadableScript: the script is not there or not readable.
             EditRefused: the script is no plain file.
+            BadSettings: there is no such unit.
+            ServiceUnusable: it is masked, its manager does not answer, or this login may not restart it.
             HelperRefused: `fenced`, `lease_expired`, `no_pid`, `no_watchdog`, `forbidden`.
         """
         text = json.dumps(plan.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -244,13 +358,8 @@ class Writer:
             },
             script=self._script,
             new_content=base64.b64encode(new_content).decode(),
-            service={
-                "restart": list(self._service.restart),
-                "pid": list(self._service.pid),
-                "cwd": self._service.directory or str(Path.cwd()),
-                "restart_seconds": self._service.restart_seconds,
-                "settle_seconds": self._service.settle_seconds,
-            },
+            service=self._spoken,
+            ports=list(self._ports),
         )
         return _known(answer)
 
@@ -259,7 +368,8 @@ class Writer:
 
         Raises:
             StaleState: the host does not show the state before; nothing was written by this step.
-            HelperRefused: `failed` (the restart did not succeed), `overdue` or `not_open` (the watchdog has taken or
+            HelperRefused: `failed` (the restart did not succeed), `leftovers` (something is in the way of the start, or
+                the old worker did not end; each is named), `overdue` or `not_open` (the watchdog has taken or
                 takes the change back), `fenced`, `lease_expired`, `out_of_order`.
         """
         with self._turn:
@@ -365,6 +475,11 @@ class Writer:
             thread.join()
 
     @property
+    def _spoken(self) -> dict[str, Any]:
+        """The service for the helper; where commands are run is a folder of this machine only if the host is."""
+        return {name: value for name, value in spoken(self._service).items() if value is not None}
+
+    @property
     def _restarting(self) -> float:
         return self._service.restart_seconds + self._service.settle_seconds
 
@@ -418,6 +533,11 @@ def _process(seen: Mapping[str, Any] | None) -> Process | None:
         argv=tuple(seen["argv"]),
         environ=seen["environ"],
     )
+
+
+def _unit(seen: Mapping[str, Any]) -> UnitState:
+    lists = {name: tuple(seen[name]) for name in ("drop_ins", "triggered_by")}
+    return UnitState(**{**seen, **lists})
 
 
 def _execution(seen: Mapping[str, Any] | None) -> Execution | None:

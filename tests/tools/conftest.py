@@ -22,7 +22,7 @@ import pytest
 from agent.domain import Approval, Change, Forecast, HostState, Plan, Process, Risk, Step, Traffic
 from tools.host import Completed
 from tools.local import LocalHost
-from tools.service import ServiceSpec
+from tools.service import CommandService
 from tools.transaction import HELPER, Writer
 
 SERVICE = Path(__file__).parents[1] / "data" / "service" / "service.sh"
@@ -124,7 +124,7 @@ class Site:
         self.host = SeamedHost(self.directory)
         self.host.forge = forge
         argv = ("/bin/sh", str(SERVICE))
-        self.service = ServiceSpec(
+        self.service = CommandService(
             restart=(*argv, "restart", str(folder), str(self.script)),
             pid=(*argv, "pid", str(folder), str(self.script)),
             restart_seconds=60,

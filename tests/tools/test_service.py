@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from agent.domain import Process
 from agent.errors import NoAnswer
-from tools.service import Progress, ServiceSpec, wait_ready
+from tools.service import CommandService, Progress, SystemdService, wait_ready
 
 STARTED = Process(pid=7, start_ticks=100, boot_id="b", argv=("engine",))
 OTHER = Process(pid=8, start_ticks=900, boot_id="b", argv=("engine",))
@@ -99,7 +99,16 @@ def test_a_host_that_hiccups_is_asked_again() -> None:
 def test_a_service_without_its_commands_is_no_service() -> None:
     """Both commands have words, limits are above zero, and unknown keys are refused."""
     good = {"restart": ("systemctl", "restart", "decode"), "pid": ("pidof", "decode")}
-    assert ServiceSpec(**good).kind == "command"
+    assert CommandService(**good).kind == "command"
     for bad in ({"restart": ()}, {"pid": ()}, {"restart_seconds": 0}, {"unit": "decode"}, {"kind": "magic"}):
         with pytest.raises(ValidationError):
-            ServiceSpec(**{**good, **bad})
+            CommandService(**{**good, **bad})
+
+
+def test_a_unit_is_named_as_systemd_names_units() -> None:
+    """Names that systemd would take for an option, a path or several words are refused before anything is asked."""
+    assert SystemdService(unit="sglang@decode-1.service").scope == "system"
+    assert SystemdService(unit=r"dev-disk\x2d1.service", scope="user").kind == "systemd"
+    for bad in ("", "--now", "../etc/passwd.service", "a b.service", "x" * 256, "decode.service\n"):
+        with pytest.raises(ValidationError):
+            SystemdService(unit=bad)

@@ -6,7 +6,7 @@ from agent.errors import HelperRefused, HostError, NoAnswer, RunInFlight
 from tools.host import Completed
 from tools.local import LocalHost
 from tools.scripted import ScriptedHost
-from tools.service import ServiceSpec
+from tools.service import CommandService
 from tools.transaction import HELPER, Writer
 
 
@@ -19,7 +19,7 @@ def linked(folder, spoil):
         return spoil(stdin, lambda sent: real.run([real.python, *argv[1:-2], path, argv[-1]], stdin=sent, timeout=60))
 
     host = ScriptedHost(answer, directory=real.directory)
-    service = ServiceSpec(restart=("true",), pid=("/bin/echo", "0"))
+    service = CommandService(restart=("true",), pid=("/bin/echo", "0"))
     return Writer(host, "decode", str(folder / "serve.sh"), service), host
 
 
@@ -87,6 +87,6 @@ def test_a_refusal_names_the_host_and_what_to_do(tmp_path) -> None:
 def test_a_host_that_cannot_start_the_helper_says_so(tmp_path) -> None:
     """A missing interpreter is an error of the host with its own words, never an answer."""
     host = LocalHost(tmp_path, python="/nowhere/python3")
-    service = ServiceSpec(restart=("true",), pid=("/bin/echo", "0"))
+    service = CommandService(restart=("true",), pid=("/bin/echo", "0"))
     with pytest.raises(HostError, match="nowhere"):
         Writer(host, "decode", "/tmp/serve.sh", service).lease("r-1", 60)

@@ -10,7 +10,8 @@ neither a garbled nor a foreign answer passes for ours.
 
     lease release observe status                        who may write, and how things stand
     open step renew commit undo abandon                 one transaction, from the approval to its named end
-    watch                                               the watchdog: started by `open`, not by people
+    doctor                                              what this user may do here, and what is missing
+    watch DIRECTORY WORKER                              the watchdog: started by `open` or at boot, not by people
 
 What holds, whatever is killed and whenever (the names are those of `design.md`, laws 1, 2, 3, 4, 5 and 9):
 
@@ -21,6 +22,10 @@ What holds, whatever is killed and whenever (the names are those of `design.md`,
 - The script is replaced by exchanging two names atomically; what comes out is hashed, and is put back if it is not what
   the approval was given for. A foreign edit can therefore slip in at no instant.
 - The watchdog is started before the transaction is open, and ends only under the lock and with nothing left to watch.
+  Where systemd may be used it is a unit of its own, so that no logout ends it; a boot unit stands as long as a
+  transaction is open, so that a reboot does not either. `Restart=` of the worker's unit is disarmed meanwhile. All
+  three are named in the journal before they are made, and gone before the transaction's end is written down.
+- The service's commands see an environment of a few harmless variables, never the caller's keys.
 - Leases and deadlines count on CLOCK_BOOTTIME and hold within one boot. The wall clock is written down for people only.
 
 Files, all below `directory`, folders 0700 and files 0600: `spent/DIGEST` (one an approval, for the whole host) and for
@@ -44,8 +49,10 @@ import fcntl
 import hashlib
 import json
 import os
+import platform
+import pwd
 import re
-import select
+import shutil
 import signal
 import stat
 import subprocess
@@ -113,12 +120,49 @@ def is_alive(identity: Sequence[Any]) -> bool:
     return identity_of(int(identity[1])) == tuple(identity)
 
 
-def descends_from(pid: int, ancestor: int) -> bool:
-    """Whether `ancestor` is `pid` or one of its parents."""
-    while pid > 1 and pid != ancestor:
-        fields = stat_fields(pid)
-        pid = int(fields[1]) if fields else 0
-    return pid == ancestor
+def started(ticks: int) -> float:
+    """When a process started, in seconds since boot, from the ticks that /proc tells."""
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def pids() -> list[int]:
+    """Every process that this user may see."""
+    return [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdecimal()]
+
+
+def kin_of(pid: int) -> set[int]:
+    """A process and all that descend from it."""
+    parents = {other: int(fields[1]) for other in pids() if (fields := stat_fields(other)) is not None}
+    kin = {pid} & parents.keys()
+    while fresh := {child for child, parent in parents.items() if parent in kin} - kin:
+        kin |= fresh
+    return kin
+
+
+def called(pid: int) -> str:
+    """A process for people: its pid and its own name for itself."""
+    try:
+        name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        name = "gone"
+    return f"pid {pid} ({name})"
+
+
+def end(identity: Sequence[Any]) -> bool:
+    """Kill this very process, whatever its pid may be used for meanwhile; False: it is not there, or not ours."""
+    try:
+        handle = os.pidfd_open(int(identity[1]))
+    except OSError:
+        return False
+    try:
+        if not is_alive(identity):
+            return False
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
 
 
 def process_of(pid: int, names: Sequence[str] = (), words: Sequence[str] = ()) -> Json | None:
@@ -148,21 +192,32 @@ def identity_in(process: Mapping[str, Any] | None) -> Identity | None:
     return None if process is None else (str(process["boot_id"]), int(process["pid"]), int(process["start_ticks"]))
 
 
-def listeners(port: int) -> list[int]:
-    """Pids that hold a listening TCP socket on a port, as far as this user may see them."""
-    inodes = set()
+def sockets(port: int, *, listening: bool) -> set[str]:
+    """The links in /proc/PID/fd of TCP sockets that listen on a port, or that are connected to one elsewhere."""
+    found = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError):
             for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
                 words = line.split()
-                if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
-                    inodes.add(f"socket:[{words[9]}]")
+                end_of, state = (words[1], "0A") if listening else (words[2], "01")
+                if words[3] == state and int(end_of.rpartition(":")[2], 16) == port:
+                    found.add(f"socket:[{words[9]}]")
+    return found
+
+
+def holders(links: set[str], among: Sequence[int] | None = None) -> list[int]:
+    """Pids that hold one of some sockets, as far as this user may see them."""
     found = []
-    for folder in Path("/proc").glob("[0-9]*/fd") if inodes else ():
+    for pid in (pids() if among is None else among) if links else ():
         with contextlib.suppress(OSError):
-            if any(str(link.readlink()) in inodes for link in folder.iterdir()):
-                found.append(int(folder.parent.name))
+            if any(str(link.readlink()) in links for link in Path(f"/proc/{pid}/fd").iterdir()):
+                found.append(pid)
     return sorted(found)
+
+
+def listeners(port: int) -> list[int]:
+    """Pids that hold a listening TCP socket on a port, as far as this user may see them."""
+    return holders(sockets(port, listening=True))
 
 
 # -------------------------------------------------------------------------------------------------- secrets
@@ -311,6 +366,14 @@ class Disk:
             self.mark("unlink", path)
             path.unlink(missing_ok=True)
             self.sync(path.parent)
+
+    def point(self, link: Path, target: Path) -> None:
+        """Make a symbolic link, unless there is one."""
+        if not link.is_symlink():
+            self.mark("symlink", link)
+            with contextlib.suppress(FileExistsError):
+                link.symlink_to(target)
+            self.sync(link.parent)
 
     def exchange(self, one: Path, other: Path) -> bool:
         """Exchange two names atomically and durably; False: this file system or kernel cannot."""
@@ -784,29 +847,343 @@ class Script:
             self.disk.remove(self.swap)
 
 
-# -------------------------------------------------------------------------------------------------- service
+# ------------------------------------------------------------------------------------------ service managers
+
+HARMLESS = ("PATH", "HOME", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LOGNAME", "SHELL", "TMPDIR", "TZ", "USER")
+SHOWN = (
+    "Id,LoadState,LoadError,ActiveState,SubState,Result,MainPID,NRestarts,NeedDaemonReload,Restart,Type,KillMode,Job,"
+    "StartLimitIntervalUSec,StartLimitBurst,ExecMainStartTimestampMonotonic,ExecMainStatus,FragmentPath,DropInPaths,"
+    "ControlGroup,RefuseManualStart,RefuseManualStop,TriggeredBy"
+)
+UNITS = {"system": Path("/etc/systemd/system"), "user": Path("~/.config/systemd/user")}
+TARGETS = {"system": "multi-user.target", "user": "default.target"}
 
 
-def environment() -> dict[str, str]:
-    """Our environment without the test seams."""
-    return {name: value for name, value in os.environ.items() if name not in SEAMS}
+def runtime_folder() -> Path:
+    """Where this user's manager has its sockets; whether it runs is another question."""
+    return Path(f"/run/user/{os.geteuid()}")
 
 
-def ask_pid(argv: Sequence[str], cwd: str | None) -> int:
-    """The service's main pid; 0: it does not run."""
+def login() -> str:
+    """This user's name, or number where it has none."""
     try:
-        answer = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, env=environment(), cwd=cwd, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise Refusal("no_pid", f"the command that tells the main pid failed: {masked_text(str(error))}") from error
-    text = answer.stdout.decode(errors="replace").strip()
-    if answer.returncode != 0 or not re.fullmatch(r"\d+", text):
-        said = (answer.stderr.decode(errors="replace").strip() or text)[-500:]
-        raise Refusal(
-            "no_pid", f"the command that tells the main pid ended with {answer.returncode}: {masked_text(said)}"
-        )
-    return int(text)
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What commands of ours see: a few harmless variables and what was asked for, never the caller's keys and agent."""
+    here = {name: os.environ[name] for name in HARMLESS if name in os.environ}
+    here.setdefault("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+    if runtime_folder().is_dir():
+        here["XDG_RUNTIME_DIR"] = str(runtime_folder())
+    return {**here, **(more or {})}
+
+
+def said_by(argv: Sequence[str], *, limit: float, **how: Any) -> subprocess.CompletedProcess[str]:
+    """Run a short command that asks something.
+
+    Raises:
+        OSError: it could not be started.
+        subprocess.TimeoutExpired: it took too long.
+    """
+    return subprocess.run(
+        argv,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=limit,
+        check=False,
+        encoding="utf-8",
+        errors="replace",
+        **{"env": environment(), **how},
+    )
+
+
+class Commands:
+    """A service that two commands speak for."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        self.restart_argv = argv_of(spec, "restart") if "restart" in spec else []
+        self.pid_argv = argv_of(spec, "pid")
+        self.cwd = str(spec.get("cwd") or Path.cwd())
+        self.environ: dict[str, str] = {str(name): str(value) for name, value in (spec.get("environ") or {}).items()}
+
+    def pid(self) -> int:
+        """The service's main pid; 0: it does not run."""
+        try:
+            answer = said_by(self.pid_argv, limit=30, env=environment(self.environ), cwd=self.cwd)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Refusal("no_pid", f"the command that tells the main pid failed: {masked_text(str(error))}") from error
+        text = answer.stdout.strip()
+        if answer.returncode != 0 or not re.fullmatch(r"\d+", text):
+            said = (answer.stderr.strip() or text)[-500:]
+            raise Refusal(
+                "no_pid", f"the command that tells the main pid ended with {answer.returncode}: {masked_text(said)}"
+            )
+        return int(text)
+
+    def check(self, script: Path) -> None:
+        """Nothing is known before it is tried."""
+
+    def prepare(self, disk: Disk, script: Path) -> None:
+        """Nothing to be done before a restart."""
+
+    def settle(self, limit: float) -> None:
+        """Nothing goes on once the command has ended."""
+
+    def failure(self) -> str | None:
+        """Nobody says that a start has failed."""
+        return None
+
+    def members(self) -> list[int]:
+        """No group holds the service's processes together."""
+        return []
+
+    def look(self) -> Json | None:
+        """There is no unit to look at."""
+        return None
+
+
+class Unit:
+    """A service that systemd keeps, in the system's manager or in this user's own."""
+
+    environ: Mapping[str, str] = {}
+    cwd = "/"
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        self.name = text_of(spec, "unit")
+        self.scope = str(spec.get("scope") or "system")
+        if self.scope not in UNITS or not re.fullmatch(r"[A-Za-z0-9:_.@\\-]{1,255}", self.name) or self.name[0] == "-":
+            raise Refusal("bad_request", f"not a unit of the system or of a user: {self.name!r}, {self.scope!r}.")
+        self.systemctl = ["systemctl", "--no-ask-password", "--no-pager"]
+        self.systemctl += ["--user"] if self.scope == "user" else []
+        self.restart_argv = [*self.systemctl, "restart", self.name]
+
+    @property
+    def manager(self) -> str:
+        """The manager, for people."""
+        return "the system's systemd" if self.scope == "system" else f"the systemd of user {login()}"
+
+    def call(self, *words: str, limit: float = 30) -> str:
+        """Have systemctl do something short.
+
+        Raises:
+            Refusal: `no_systemd`: it did not.
+        """
+        try:
+            done = said_by([*self.systemctl, *words], limit=limit, cwd="/")
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Refusal("no_systemd", f"{self.manager} does not answer: {error}") from error
+        if done.returncode:
+            said = masked_text(done.stderr.strip())[-300:]
+            lingers = self.scope == "system" or Path("/var/lib/systemd/linger", login()).exists()
+            why = "" if lingers else f" (it runs without a login only after: loginctl enable-linger {login()})"
+            raise Refusal("no_systemd", f"{self.manager} did not {words[0]} {' '.join(words[1:2])}: {said}{why}")
+        return done.stdout
+
+    def show(self) -> dict[str, str]:
+        """What the manager knows of the unit."""
+        text = self.call("show", self.name, f"--property={SHOWN}")
+        return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+    def known(self) -> dict[str, str]:
+        """The same of a unit that there is.
+
+        Raises:
+            Refusal: `no_unit`, `masked`, `no_systemd`.
+        """
+        shown = self.show()
+        load = shown.get("LoadState", "")
+        if load == "not-found":
+            raise Refusal("no_unit", f"{self.manager} knows no unit {self.name}.")
+        if load == "masked":
+            raise Refusal("masked", f"unit {self.name} is masked, so that nobody can start it.")
+        if load != "loaded":
+            raise Refusal("no_unit", f"unit {self.name} cannot be loaded: {shown.get('LoadError') or load}.")
+        return shown
+
+    def pid(self) -> int:
+        """The unit's main pid; 0: it does not run."""
+        shown = self.known()
+        pid = int(shown.get("MainPID") or 0)
+        if not pid and shown["ActiveState"] == "active":
+            kind = shown.get("Type")
+            raise Refusal("no_pid", f"unit {self.name} is active without a main process (Type={kind}).")
+        return pid
+
+    def check(self, script: Path) -> None:
+        """Whether this user may restart it, and a restart would bring what is there now.
+
+        Raises:
+            Refusal: `not_controllable`, `unit_changed`.
+        """
+        shown = self.known()
+        if why := self.out_of_hand(shown):
+            raise Refusal("not_controllable", why)
+        if shown.get("NeedDaemonReload") == "yes":
+            says = f"the files of unit {self.name} are newer than what {self.manager} has loaded of them"
+            raise Refusal("unit_changed", f"{says}: a restart would bring in more than this change.")
+
+    def out_of_hand(self, shown: Mapping[str, str]) -> str | None:
+        """Why this user may not restart the unit; None: it may."""
+        for key in ("RefuseManualStart", "RefuseManualStop"):
+            if shown.get(key) == "yes":
+                return f"unit {self.name} says {key}=yes: it cannot be restarted by hand."
+        if os.geteuid() == 0 or self.scope == "user":
+            return None
+        why = f"user {login()} may not restart unit {self.name} of {self.manager}"
+        asked = "org.freedesktop.systemd1.manage-units"
+        detail = ["--detail", "unit", self.name, "--detail", "verb", "restart"]
+        try:
+            answer = said_by(["pkcheck", "--action-id", asked, "--process", str(os.getpid()), *detail], limit=20)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"{why}: polkit cannot be asked ({error})."
+        return None if answer.returncode == 0 else f"{why}: polkit says no."
+
+    def prepare(self, disk: Disk, script: Path) -> None:
+        """Have the manager read the unit's files where they changed, and forget failed starts."""
+        shown = self.known()
+        files = [Path(path) for path in (shown.get("FragmentPath", ""), *shown.get("DropInPaths", "").split()) if path]
+        # A file that was put back is as old as it was, which the manager does not take for a change.
+        if shown.get("NeedDaemonReload") == "yes" or script in [path.resolve() for path in files]:
+            disk.mark("reload", self.name)
+            self.call("daemon-reload", limit=90)
+        # Without this a unit that failed too often in a short time is not started; it is no failure if there is
+        # nothing to reset, and where it is forbidden the restart itself will say so.
+        with contextlib.suppress(Refusal):
+            self.call("reset-failed", self.name)
+
+    def settle(self, limit: float) -> None:
+        """Wait until the manager has no job for the unit; call one off that takes too long."""
+        until = now() + limit
+        while (job := self.show().get("Job") or "0") != "0":
+            if now() > until:
+                self.call("cancel", job)
+                until = now() + limit
+            time.sleep(0.1)
+
+    def failure(self) -> str | None:
+        """The manager's word that the start has failed; None: it has not."""
+        shown = self.show()
+        if shown.get("ActiveState") != "failed":
+            return None
+        return f"unit {self.name} failed: {shown.get('Result')}, status {shown.get('ExecMainStatus')}"
+
+    def members(self) -> list[int]:
+        """The processes in the unit's control group, as the kernel tells."""
+        group = self.show().get("ControlGroup")
+        if not group:
+            return []
+        found = []
+        for pid in pids():
+            with contextlib.suppress(OSError):
+                for line in Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8").splitlines():
+                    _, controllers, path = line.split(":", 2)
+                    if controllers in ("", "name=systemd") and (path == group or path.startswith(group + "/")):
+                        found.append(pid)
+                        break
+        return found
+
+    def look(self) -> Json:
+        """The unit for agents: names as systemd has them, times in seconds on the clock of this boot."""
+        shown = self.show()
+        micros = int(shown.get("ExecMainStartTimestampMonotonic") or 0)
+        asleep = now() - time.monotonic()
+        return {
+            "unit": shown.get("Id", self.name),
+            "scope": self.scope,
+            "load": shown.get("LoadState", ""),
+            "active": shown.get("ActiveState", ""),
+            "sub": shown.get("SubState", ""),
+            "result": shown.get("Result", ""),
+            "main_pid": int(shown.get("MainPID") or 0),
+            "main_started": micros / 1e6 + asleep if micros else None,
+            "restarts": int(shown.get("NRestarts") or 0),
+            "restart_policy": shown.get("Restart", ""),
+            "need_daemon_reload": shown.get("NeedDaemonReload") == "yes",
+            "start_limit": f"{shown.get('StartLimitBurst')} in {shown.get('StartLimitIntervalUSec')}",
+            "kill_mode": shown.get("KillMode", ""),
+            "job": (shown.get("Job") or "0") != "0",
+            "fragment": shown.get("FragmentPath", ""),
+            "drop_ins": shown.get("DropInPaths", "").split(),
+            "triggered_by": shown.get("TriggeredBy", "").split(),
+        }
+
+
+def speaker_of(spec: Mapping[str, Any]) -> Commands | Unit:
+    """Who speaks for a service."""
+    return Unit(spec) if spec.get("kind") == "systemd" else Commands(spec)
+
+
+# ------------------------------------------------------------------------------------------------ leftovers
+
+
+def strays(speaker: Commands | Unit, main: int, ports: Sequence[int]) -> list[Json]:
+    """What an earlier life of the worker left behind, or what stands in the place of the next one.
+
+    `earlier`: in the unit's control group, older than the main process or without one. `port`: holds the worker's port
+    and is none of the worker's processes.
+    """
+    kin, members = kin_of(main) if main else set(), speaker.members()
+    own = kin | set(members)
+    since = identity_of(main)
+    found: list[Json] = []
+    for pid in members:
+        identity = identity_of(pid)
+        if identity and pid not in kin and (since is None or identity[2] < since[2]):
+            why = "is left over in the unit's control group"
+            found.append({"kind": "earlier", "identity": identity, "says": f"{called(pid)} {why}"})
+    for port in ports[:1]:
+        held = listeners(port)
+        if held and not own & set(held):
+            found += [
+                {"kind": "port", "identity": identity_of(pid), "says": f"{called(pid)} holds port {port}"}
+                for pid in held
+            ]
+    return found
+
+
+def loads(directory: Path, ports: Sequence[int]) -> list[Json]:
+    """Load processes of ours that are connected to the worker; whoever restarts it has none that it still wants."""
+    ours = []
+    for pid in pids():
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+            if any(word.startswith(f"{directory}/shipped/") and word.endswith("/probe.py") for word in words):
+                ours.append(pid)
+    links: set[str] = set()
+    for port in ports if ours else ():
+        links |= sockets(port, listening=False)
+    return [
+        {"kind": "load", "identity": identity, "says": f"{called(pid)} still sends load"}
+        for pid in holders(links, ours)
+        if (identity := identity_of(pid))
+    ]
+
+
+def gpu_users(speaker: Commands | Unit, main: int) -> list[Json]:
+    """Who holds GPU memory besides the worker, by the driver's own tool; on the worker's GPUs where it runs."""
+    query = ["nvidia-smi", "--query-compute-apps=pid,used_memory,gpu_uuid", "--format=csv,noheader,nounits"]
+    try:
+        answer = said_by(query, limit=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    rows = [line.split(", ") for line in answer.stdout.splitlines() if line.count(", ") == 2]
+    own = (kin_of(main) if main else set()) | set(speaker.members())
+    here = {gpu for pid, _, gpu in rows if pid.isdecimal() and int(pid) in own}
+    return [
+        {
+            "kind": "gpu",
+            "identity": identity_of(int(pid)),
+            "says": f"{called(int(pid))} holds {used} MiB of GPU memory on {gpu}",
+        }
+        for pid, used, gpu in rows
+        if pid.isdecimal() and int(pid) not in own and (gpu in here or not here)
+    ]
+
+
+# -------------------------------------------------------------------------------------------------- service
 
 
 class Service:
@@ -815,16 +1192,29 @@ class Service:
     def __init__(self, books: Books, transaction: Transaction) -> None:
         spec = transaction.opened["service"]
         self.disk = books.disk
+        self.directory = books.directory
         self.folder = books.saved(transaction.id) / "commands"
-        self.restart_argv: list[str] = spec["restart"]
-        self.pid_argv: list[str] = spec["pid"]
-        self.cwd: str = spec["cwd"]
+        self.script = Path(transaction.opened["script"])
+        self.speaker = speaker_of(spec)
+        self.ports = [int(port) for port in spec.get("ports") or ()]
         self.restart_seconds = float(spec["restart_seconds"])
         self.settle_seconds = float(spec["settle_seconds"])
 
     def main(self) -> Json | None:
         """The main process; None: there is none."""
-        return process_of(ask_pid(self.pid_argv, self.cwd))
+        return process_of(self.speaker.pid())
+
+    def clear_the_way(self) -> list[str]:
+        """End load processes that nobody waits for any more, and name what else stands in the way of a start.
+
+        Raises:
+            Refusal: `leftovers`: something that is not ours to end.
+        """
+        ended = [load["says"] for load in loads(self.directory, self.ports) if end(load["identity"])]
+        found = strays(self.speaker, self.speaker.pid(), self.ports)
+        if found:
+            raise Refusal("leftovers", f"a start would fail: {'; '.join(stray['says'] for stray in found)}.")
+        return ended
 
     def launched(self, label: str) -> Json | None:
         """What is known of a command that was let through, or was about to be; None: it surely never ran."""
@@ -836,14 +1226,17 @@ class Service:
 
     def settle(self) -> None:
         """Wait for commands that outlived the call that ran them; end those that take too long."""
-        for path in sorted(self.folder.glob("*")) if self.folder.is_dir() else ():
-            record = self.launched(path.name) if path.suffix != ".part" else None
+        known = [path for path in sorted(self.folder.glob("*")) if path.suffix != ".part"]
+        for path in known:
+            record = self.launched(path.name)
             limit = now() + self.restart_seconds
             while record and record["command"] and is_alive(record["command"]):
                 if now() > limit:
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(record["command"][1], signal.SIGKILL)
                 time.sleep(0.02)
+        if known:
+            self.speaker.settle(self.restart_seconds)
 
     def restart(self, label: str) -> Json:
         """Restart the worker and answer the new main process.
@@ -851,12 +1244,15 @@ class Service:
         Raises:
             Refusal: `failed`: the command failed or took too long, or no new process came.
         """
-        before = identity_in(self.main())
+        main = self.speaker.pid()
+        before = identity_of(main)
+        self.speaker.prepare(self.disk, self.script)
+        family = [identity_of(pid) for pid in sorted(kin_of(main) | set(self.speaker.members()))]
         self.disk.make(self.folder)
         output = self.folder.with_name("output") / label
         self.disk.make(output.parent)
         # The gate: the command's first act is to wait for a line from us. If we die before we write it, it ends.
-        gate = ["/bin/sh", "-c", 'read -r go || exit 125; exec "$@" </dev/null', "sh", *self.restart_argv]
+        gate = ["/bin/sh", "-c", 'read -r go || exit 125; exec "$@" </dev/null', "sh", *self.speaker.restart_argv]
         with private(output) as sink:
             self.disk.mark("spawn", label)
             child = subprocess.Popen(
@@ -864,12 +1260,13 @@ class Service:
                 stdin=subprocess.PIPE,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
-                env=environment(),
-                cwd=self.cwd,
+                env=environment(self.speaker.environ),
+                cwd=self.speaker.cwd,
                 start_new_session=True,
             )
         assert child.stdin is not None
-        self.disk.write(self.folder / label, canonical({"command": identity_of(child.pid), "before": before}).encode())
+        record: Json = {"command": identity_of(child.pid), "before": before, "family": family, "at": now()}
+        self.disk.write(self.folder / label, canonical(record).encode())
         self.disk.mark("command", label)
         with contextlib.suppress(BrokenPipeError):
             child.stdin.write(b"go\n")
@@ -884,58 +1281,223 @@ class Service:
         said = masked_text(output.read_bytes()[-2000:].decode(errors="replace").strip())
         if status != 0:
             how = f"ended with status {status}" if status is not None else f"took over {self.restart_seconds:g} s"
-            raise Refusal("failed", f"the restart command {how}: {said[-500:] or 'no output'}", output=said)
-        return self.newcomer(before)
+            with contextlib.suppress(Refusal):
+                said = "; ".join(filter(None, (said[-500:], self.speaker.failure())))
+            alive = self.survivors(record, 0)
+            still = f"; still there: {', '.join(alive)}" if alive else ""
+            raise Refusal("failed", f"the restart command {how}: {said or 'no output'}{still}", output=said)
+        return self.newcomer(label)
 
-    def newcomer(self, before: Identity | None) -> Json:
-        """The main process once it is another one than before."""
+    def newcomer(self, label: str) -> Json:
+        """The main process once it is another one than before, and started after the command was let through."""
+        record = self.launched(label)
+        assert record is not None
         limit = now() + self.settle_seconds
         while True:
             process = self.main()
-            if process is not None and identity_in(process) != before:
+            if process is not None and self.is_new(process, record):
                 return process
+            if process is None and (says := self.speaker.failure()):
+                raise Refusal("failed", f"{says}.")
             if now() > limit:
                 raise Refusal("failed", f"no new process within {self.settle_seconds:g} s after the restart command.")
             time.sleep(0.05)
+
+    @staticmethod
+    def is_new(process: Json, record: Json) -> bool:
+        """Whether a process came after a restart command was let through, by the host's own clock."""
+        tick = 1 / os.sysconf("SC_CLK_TCK")
+        came_after = started(int(process["start_ticks"])) > float(record["at"]) - tick
+        return came_after and list(identity_in(process) or ()) != record["before"]
+
+    def survivors(self, record: Json, main: int) -> list[str]:
+        """The worker's processes from before a restart that live after it; they get a little time to go."""
+        limit = now() + min(self.settle_seconds, 10.0)
+        while True:
+            family = [tuple(member) for member in record["family"] if member]
+            kin = kin_of(main) if main else set()
+            alive = [member for member in family if is_alive(member) and member[1] not in kin]
+            if not alive or now() > limit:
+                return [called(member[1]) for member in alive]
+            time.sleep(0.1)
+
+
+# --------------------------------------------------------------------------------------------------- guards
+
+
+def own_manager() -> tuple[str | None, str]:
+    """The manager that keeps units of ours beyond a logout, `system` or `user`; None and why: there is none."""
+    if not Path("/run/systemd/system").is_dir():
+        return None, "this machine does not run systemd"
+    if os.geteuid() == 0:
+        return "system", ""
+    if not (runtime_folder() / "systemd").is_dir():
+        return None, f"user {login()} has no systemd of its own (loginctl enable-linger {login()})"
+    if not Path("/var/lib/systemd/linger", login()).exists():
+        return None, f"the systemd of user {login()} ends with its logins (loginctl enable-linger {login()})"
+    return "user", ""
+
+
+def plan_guards(books: Books, service: Mapping[str, Any]) -> Json:
+    """Which files will guard a transaction: the boot unit with its link, and the drop-in that disarms `Restart=`."""
+    guards: Json = {"files": [], "without": []}
+    scope, why = own_manager()
+    if scope is None:
+        guards["without"].append(f"a reboot is noticed by the next call only: {why}")
+    else:
+        folder = UNITS[scope].expanduser()
+        mark = sha256(str(books.directory).encode())[:8]
+        name = f"prudent-boot-{books.worker}-{mark}.service"
+        guards["files"] += [str(folder / name), str(folder / f"{TARGETS[scope]}.wants" / name)]
+    speaker = speaker_of(service)
+    if isinstance(speaker, Unit):
+        shown = speaker.show()
+        policy = shown.get("Restart", "no")
+        base = Path("/run") if speaker.scope == "system" else runtime_folder()
+        folder = base / "systemd" / speaker.scope
+        if policy == "no":
+            pass
+        elif os.access(folder if folder.is_dir() else base, os.W_OK):
+            guards["files"].append(str(folder / f"{shown.get('Id', speaker.name)}.d" / "zzz-prudent.conf"))
+        else:
+            guards["without"].append(
+                f"Restart={policy} of unit {speaker.name} stays armed: {folder} is not ours to write"
+            )
+    return guards
+
+
+def content_of(guard: Path, books: Books) -> str:
+    """What a guard's file says."""
+    if guard.suffix == ".conf":
+        return (
+            f"# By Prudent, as long as a change of worker {books.worker} is in flight; see {books.folder}.\n"
+            "[Service]\nRestart=no\nRestartForceExitStatus=\n"
+        )
+    helper = Path(__file__).resolve()
+    words = [sys.executable, "-I", "-S", "-B", str(helper), "watch", str(books.directory), books.worker]
+    quoted = " ".join('"' + re.sub(r'(["\\])', r"\\\1", word) + '"' for word in words)
+    return (
+        f"# By Prudent, as long as a change of worker {books.worker} is in flight; see {books.folder}.\n"
+        f"[Unit]\nDescription=Take back what Prudent left unfinished on worker {books.worker}\n"
+        f"ConditionPathExists={str(helper).replace('%', '%%')}\nAfter=local-fs.target remote-fs.target dbus.service\n"
+        # What the helper restarts may be its child and has to outlive it.
+        f"[Service]\nKillMode=process\nExecStart={quoted.replace('%', '%%').replace('$', '$$')}\n"
+    )
+
+
+def raise_guards(books: Books, transaction: Transaction) -> None:
+    """Make the guards that the first line of the journal names; what cannot be made is written down, and not fatal."""
+    guards = transaction.opened.get("guards") or {"files": [], "without": []}
+    if not guards["files"] or any(entry["event"] == "guarded" for entry in transaction.entries):
+        return
+    without = list(guards["without"])
+    for path in map(Path, guards["files"]):
+        try:
+            if not path.parent.is_dir():
+                books.disk.make(path.parent)
+                path.parent.chmod(0o755)
+            if path.parent.suffix == ".wants":
+                books.disk.point(path, path.parent.parent / path.name)
+                continue
+            books.disk.write(path, content_of(path, books).encode(), lambda handle: os.fchmod(handle, 0o644))
+            if path.suffix == ".conf":
+                without += disarm(books, transaction)
+        except (OSError, Refusal) as error:
+            without.append(f"{path}: {error}")
+    books.note(transaction, "guarded", by="agent", without=without)
+
+
+def disarm(books: Books, transaction: Transaction) -> list[str]:
+    """Have the manager read the drop-in; answer what still stands against it."""
+    speaker = speaker_of(transaction.opened["service"])
+    assert isinstance(speaker, Unit)
+    books.disk.mark("reload", speaker.name)
+    speaker.call("daemon-reload", limit=90)
+    policy = speaker.show().get("Restart")
+    return [] if policy == "no" else [f"Restart={policy} of unit {speaker.name} stays armed"]
+
+
+def lower_guards(books: Books, transaction: Transaction) -> None:
+    """Take the guards away, before the transaction's end is written down; again, where a call died in the middle."""
+    files = [Path(path) for path in (transaction.opened.get("guards") or {}).get("files", ())]
+    # The link before what it points to, and the drop-in last, because the manager then reads all of it anew.
+    for path in sorted(files, key=lambda path: (path.suffix == ".conf", path.parent.suffix != ".wants")):
+        books.disk.remove(path.with_name(path.name + ".part"))
+        books.disk.remove(path)
+        if path.suffix == ".conf":
+            with contextlib.suppress(OSError):
+                path.parent.rmdir()
+            speaker = speaker_of(transaction.opened["service"])
+            assert isinstance(speaker, Unit)
+            books.disk.mark("reload", speaker.name)
+            speaker.call("daemon-reload", limit=90)
 
 
 # ------------------------------------------------------------------------------------------------- watchdog
 
 
 def arm(books: Books) -> None:
-    """Start the watchdog unless one lives; under the lock. It is known to be ready when this returns."""
+    """Start the watchdog unless one lives; under the lock. It is known to be ready when this returns.
+
+    As a unit of its own where systemd lets us, because whoever logs in may be thrown out with all that it started.
+    """
     books.disk.mark("arm", books.folder)
-    presence = os.open(books.folder / "watchdog", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    presence = books.folder / "watchdog"
+    handle = os.open(presence, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        try:
-            fcntl.flock(presence, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return
-        request = {"directory": str(books.directory), "worker": books.worker, "presence": presence}
-        with private(books.folder / "watchdog.log") as log:
-            child = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-B", str(Path(__file__).resolve()), "watch"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment(),
-                cwd="/",
-                start_new_session=True,
-                pass_fds=(presence,),
-            )
-        os.ftruncate(presence, 0)
-        os.pwrite(presence, f"{child.pid}\n".encode(), 0)
-        assert child.stdin is not None
-        assert child.stdout is not None
-        child.stdin.write(json.dumps(request).encode())
-        child.stdin.close()
-        heard, _, _ = select.select([child.stdout], [], [], 60)
-        if not heard or child.stdout.readline() != b"armed\n":
-            child.kill()
-            raise Refusal("no_watchdog", f"the watchdog did not start; see {books.folder / 'watchdog.log'}.")
-        child.stdout.close()
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(handle, 0)
+    except BlockingIOError:
+        return
     finally:
-        os.close(presence)
+        os.close(handle)
+    words = [sys.executable, "-I", "-S", "-B", str(Path(__file__).resolve()), "watch", str(books.directory)]
+    words.append(books.worker)
+    scope, _ = own_manager()
+    if (scope and arm_unit(books, scope, words)) or arm_process(books, words):
+        return
+    raise Refusal("no_watchdog", f"the watchdog did not start; see {books.folder / 'watchdog.log'}.")
+
+
+def is_armed(books: Books, limit: float) -> bool:
+    """Whether a watchdog has said its pid in time."""
+    until = now() + limit
+    while not (books.folder / "watchdog").read_bytes().endswith(b"\n"):
+        if now() > until:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def arm_unit(books: Books, scope: str, words: Sequence[str]) -> bool:
+    """Start the watchdog as a unit; False: this manager did not."""
+    name = f"prudent-watch-{books.worker}-{time.monotonic_ns() // 1000000:x}"
+    # What it restarts may be its child and has to outlive it.
+    how = ["--quiet", "--collect", f"--unit={name}", "--property=KillMode=process", f"--{scope}", "--no-ask-password"]
+    env = [f"--setenv={key}={value}" for key, value in environment().items() if key != "XDG_RUNTIME_DIR"]
+    try:
+        done = said_by(["systemd-run", *how, *env, *words], limit=30, cwd="/")
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0 and is_armed(books, 30)
+
+
+def arm_process(books: Books, words: Sequence[str]) -> bool:
+    """Start the watchdog as a process in a session of its own; False: it did not come up."""
+    with private(books.folder / "watchdog.log") as log:
+        child = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            env=environment(),
+            cwd="/",
+            start_new_session=True,
+        )
+    if is_armed(books, 60):
+        return True
+    child.kill()
+    return False
 
 
 def rearm(books: Books) -> None:
@@ -945,12 +1507,16 @@ def rearm(books: Books) -> None:
         arm(books)
 
 
-def watch(books: Books, request: Json) -> Json:
+def watch(books: Books, _: Json) -> Json:
     """Wait, without the lock, until the agent has been silent for too long; then take the change back."""
-    presence = int(request.get("presence", -1))
-    with contextlib.suppress(BrokenPipeError):
-        os.write(1, b"armed\n")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    books.disk.make(books.folder)
+    presence = os.open(books.folder / "watchdog", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(presence, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return {"state": "another watchdog lives"}
+    os.ftruncate(presence, 0)
+    os.pwrite(presence, f"{os.getpid()}\n".encode(), 0)
     attempts = 0
     # The call that started us holds the lock until the transaction is open, or it died.
     with books.lock():
@@ -972,10 +1538,9 @@ def watch(books: Books, request: Json) -> Json:
             )
             if current is None or hopeless:
                 # Closed by hand because the lock must not be free before it.
-                if presence >= 0:
-                    os.close(presence)
+                os.close(presence)
                 return {"state": current.state if current else "none"}
-        time.sleep(min(30.0, float(attempts)))
+        time.sleep(min(30.0, float(attempts**2)))
 
 
 # ------------------------------------------------------------------------------------------- steps and undo
@@ -1008,15 +1573,21 @@ def edit_script(books: Books, transaction: Transaction, step: Json) -> Json:
 def restart(books: Books, transaction: Transaction, step: Json) -> Json:
     """Restart the worker, or find that a call that died has done so already."""
     service, id_ = Service(books, transaction), step["id"]
-    begun = transaction.begun.get(id_)
-    if begun is not None:
+    result: Json = {}
+    if id_ in transaction.begun:
         service.settle()
-        process, before = service.main(), identity_in(begun["before"])
-        if process is not None and identity_in(process) != before and service.launched(id_):
-            return {"process": process, "found": True}
+        process, record = service.main(), service.launched(id_)
+        if process is not None and record is not None and service.is_new(process, record):
+            result = {"process": process, "found": True}
     else:
-        books.note(transaction, "begun", by="agent", step=id_, before=service.main(), undo="restart")
-    return {"process": service.restart(id_)}
+        ended = service.clear_the_way()
+        books.note(transaction, "begun", by="agent", step=id_, before=service.main(), undo="restart", ended=ended)
+    result = result or {"process": service.restart(id_)}
+    record = service.launched(id_)
+    assert record is not None
+    if alive := service.survivors(record, int(result["process"]["pid"])):
+        raise Refusal("leftovers", f"the old worker did not end: {', '.join(alive)} still there beside the new one.")
+    return {**result, "unit": service.speaker.look()} if isinstance(service.speaker, Unit) else result
 
 
 ACTIONS: dict[str, Callable[[Books, Transaction, Json], Json]] = {"edit_script": edit_script, "restart": restart}
@@ -1055,18 +1626,23 @@ def take_back(books: Books, transaction: Transaction, *, by: str) -> None:
         process = service.main()
         launched = [id_ for id_ in transaction.begun if service.launched(id_)]
         restarted = bool(launched) or (touched and identity_in(process) != identity_in(transaction.opened["before"]))
+        leftovers: list[str] = []
         if restarted:
-            earlier, came = service.launched("undo"), identity_in(process)
-            if earlier is None or came is None or list(came) == earlier["before"]:
+            for load in loads(books.directory, service.ports):
+                end(load["identity"])
+            earlier = service.launched("undo")
+            if earlier is None or process is None or not service.is_new(process, earlier):
                 process = service.restart("undo")
+            # The old configuration has to come back whatever else is there, so that here they are only named.
+            earlier = service.launched("undo")
+            leftovers = service.survivors(earlier, int(process["pid"])) if earlier else []
+        lower_guards(books, transaction)
     except (Refusal, OSError) as error:
         kind = error.kind if isinstance(error, Refusal) and error.kind == "foreign_edit" else "undo_failed"
         books.note(transaction, "undo_failed", by=by, kind=kind, says=str(error))
         raise Refusal(kind, str(error)) from error
-    seen = script.now
-    books.note(
-        transaction, "undone", by=by, restored=restored, restarted=restarted, process=process, script_sha256=seen
-    )
+    detail: Json = {"restored": restored, "restarted": restarted, "process": process, "script_sha256": script.now}
+    books.note(transaction, "undone", by=by, **detail, leftovers=leftovers)
     script.clear()
 
 
@@ -1162,21 +1738,34 @@ def observe(books: Books, request: Json) -> Json:
             answer["script_sha256"] = sha256(Path(text_of(request, "script")).read_bytes())
         except OSError as error:
             answer["script_problem"] = error.strerror
-    main = 0
+    speaker, main, ports = None, 0, [int(port) for port in request.get("ports") or ()]
     try:
-        main = ask_pid(argv_of(request, "pid_argv"), request.get("cwd"))
+        speaker = speaker_of(request["service"])
+        main = speaker.pid()
         answer["process"] = process_of(main, names, words)
     except Refusal as refusal:
         answer["process_problem"] = str(refusal)
-    if request.get("port"):
-        pids = listeners(int(request["port"]))
-        own = [pid for pid in pids if main and descends_from(pid, main)]
-        relation = "nobody" if not pids else "foreign" if not own else "main" if main in own else "descendant"
-        pid = main if main in own else (own or pids or [0])[0]
-        answer["listener"] = {"relation": relation, "process": process_of(pid, names, words) if pid else None}
+    answer |= {"listener": None, "unit": None, "leftovers": None, "now": now()}
+    if ports:
+        answer["listener"] = listener_on(ports[0], main, names, words)
+    with contextlib.suppress(Refusal):
+        answer["unit"] = speaker.look() if speaker else None
+        if speaker and request.get("leftovers"):
+            found = [*strays(speaker, main, ports), *loads(books.directory, ports), *gpu_users(speaker, main)]
+            answer["leftovers"] = [{"kind": one["kind"], "says": one["says"]} for one in found]
     answer["execution"] = view(books.journal.last)
     answer["lease"] = books.lease_view()
     return answer
+
+
+def listener_on(port: int, main: int, names: Sequence[str], words: Sequence[str]) -> Json:
+    """Who listens on a port, in relation to the main process."""
+    holding = listeners(port)
+    kin = kin_of(main) if holding and main else set()
+    own = [pid for pid in holding if pid in kin]
+    relation = "nobody" if not holding else "foreign" if not own else "main" if main in own else "descendant"
+    pid = main if main in own else (own or holding or [0])[0]
+    return {"relation": relation, "process": process_of(pid, names, words) if pid else None}
 
 
 def check_approval(request: Json, plan: Json, text: str) -> Json:
@@ -1225,6 +1814,8 @@ def open_transaction(books: Books, request: Json) -> Json:
     known = books.journal.transactions.get(id_)
     if known is not None and known.opened["digest"] == sha256(text.encode()):
         rearm(books)
+        if known.state == "open":
+            raise_guards(books, known)
         return {"already": True, "execution": view(known)}
     plan: Json = json.loads(text)
     approval = check_approval(request, plan, text)
@@ -1247,18 +1838,21 @@ def open_transaction(books: Books, request: Json) -> Json:
         "run": plan["run"],
         "asked": str(asked),
         "script": str(asked.resolve()),
-        "steps": [{key: step[key] for key in ("id", "action", "before")} for step in steps],
+        "steps": [
+            {**{key: step[key] for key in ("id", "action", "before")}, "optional": step.get("optional", False)}
+            for step in steps
+        ],
         "watchdog_seconds": number_of(plan, "watchdog_seconds"),
         "approved_by": approval.get("by"),
         "service": {
-            "restart": argv_of(service, "restart"),
-            "pid": argv_of(service, "pid"),
+            **spec_of(service),
+            "ports": [int(port) for port in request.get("ports") or ()],
             "restart_seconds": number_of(service, "restart_seconds"),
             "settle_seconds": number_of(service, "settle_seconds"),
-            "cwd": service.get("cwd") or str(Path.cwd()),
         },
     }
     old = look_before(detail, steps)
+    detail["guards"] = plan_guards(books, detail["service"])
     detail["new_sha256"] = plan["new_script_sha256"] if content else detail["old_sha256"]
     try:
         books.disk.make(ledger.parent)
@@ -1275,7 +1869,19 @@ def open_transaction(books: Books, request: Json) -> Json:
         if error.errno in NO_SPACE:
             forget(books, id_, ledger, mine)
         raise
-    return {"already": False, "execution": view(books.journal.current)}
+    opened = books.journal.transactions[id_]
+    raise_guards(books, opened)
+    return {"already": False, "execution": view(opened)}
+
+
+def spec_of(service: Mapping[str, Any]) -> Json:
+    """What speaks for the service, as the journal keeps it."""
+    if service.get("kind") == "systemd":
+        unit = Unit(service)
+        return {"kind": "systemd", "unit": unit.name, "scope": unit.scope}
+    spoken = Commands({**service, "restart": argv_of(service, "restart")})
+    kept = {"restart": spoken.restart_argv, "pid": spoken.pid_argv, "cwd": spoken.cwd, "environ": spoken.environ}
+    return {"kind": "command", **kept}
 
 
 def look_before(detail: Json, steps: Sequence[Json]) -> bytes:
@@ -1289,7 +1895,9 @@ def look_before(detail: Json, steps: Sequence[Json]) -> bytes:
     except OSError as error:
         raise Refusal("no_script", f"{path}: {error.strerror}.") from error
     detail["old_sha256"] = sha256(old)
-    detail["before"] = process_of(ask_pid(detail["service"]["pid"], detail["service"]["cwd"]))
+    speaker = speaker_of(detail["service"])
+    speaker.check(path)
+    detail["before"] = process_of(speaker.pid())
     expected = steps[0]["before"].get("script_sha256")
     if expected not in (None, detail["old_sha256"]):
         raise Refusal("stale", f"{path} changed since the plan.", moved="script", found=detail["old_sha256"])
@@ -1341,13 +1949,15 @@ def step_once(books: Books, request: Json) -> Json:
     rearm(books)
     steps: list[Json] = transaction.opened["steps"]
     ids = [step["id"] for step in steps]
+    needed = [step["id"] for step in steps if not step.get("optional")]
     if id_ not in ids:
         raise Refusal("bad_request", f"the plan has no step {id_!r}.")
     if id_ in transaction.failed:
         raise Refusal("failed", str(transaction.failed[id_]["says"]), already=True)
-    if missing := [earlier for earlier in ids[: ids.index(id_)] if earlier not in transaction.done]:
+    if missing := [one for one in ids[: ids.index(id_)] if one in needed and one not in transaction.done]:
         raise Refusal("out_of_order", f"step {missing[0]!r} comes first.")
     step = steps[ids.index(id_)]
+    raise_guards(books, transaction)
     if id_ not in transaction.begun:
         expect(books, transaction, step)
     try:
@@ -1382,8 +1992,12 @@ def commit(books: Books, request: Json) -> Json:
         Script(books, known).clear()
         return {"already": True, "execution": view(known)}
     transaction = check_open(books, request)
-    if missing := [step["id"] for step in transaction.opened["steps"] if step["id"] not in transaction.done]:
+    needed = [step["id"] for step in transaction.opened["steps"] if not step.get("optional")]
+    if missing := [id_ for id_ in needed if id_ not in transaction.done]:
         raise Refusal("incomplete", f"step {missing[0]!r} is not done.")
+    check_kept(books, transaction)
+    lower_guards(books, transaction)
+    # Once more, because the service manager may restart the worker by itself again from here on.
     check_kept(books, transaction)
     books.note(transaction, "committed", by="agent")
     Script(books, transaction).clear()
@@ -1432,6 +2046,7 @@ def abandon(books: Books, request: Json) -> Json:
             "not_open", f"only a transaction whose undo failed can be abandoned; this one is {state}.", state=state
         )
     by, reason = text_of(request, "by"), text_of(request, "reason")
+    lower_guards(books, transaction)
     books.note(transaction, "abandoned", by="person", says=f"abandoned by {by}: {reason}")
     return {"execution": view(transaction)}
 
@@ -1442,6 +2057,214 @@ def status(books: Books, request: Json) -> Json:
     id_ = request.get("transaction")
     transaction = books.journal.transactions.get(name_of(request, "transaction")) if id_ else books.journal.last
     return {"execution": view(transaction), "lease": books.lease_view(), "deadline": max(0.0, books.left("deadline"))}
+
+
+# --------------------------------------------------------------------------------------------------- doctor
+
+
+def ability(name: str, ok: bool | None, says: str, remedy: str = "") -> Json:
+    """One thing that this user may do here, or may not; None: it could not be found out, or is not needed."""
+    return {"name": name, "ok": ok, "says": says, "remedy": "" if ok else remedy}
+
+
+def doctor(books: Books, request: Json) -> Json:
+    """What this user may do here for this worker. Beyond its own directory nothing is written that stays."""
+    script = Path(text_of(request, "script"))
+    found = [python_here(), room_here(books), script_here(script), exchange_here(books, script)]
+    try:
+        speaker = speaker_of(request["service"])
+        found += unit_here(speaker, script) if isinstance(speaker, Unit) else []
+        found += process_here(speaker, [int(port) for port in request.get("ports") or ()])
+    except Refusal as refusal:
+        found.append(ability("service", False, str(refusal), "Correct the worker's service in prudent.toml."))
+    found += [log_here(text_of(request, "log"), request["service"])] if request.get("log") else []
+    return {"abilities": [*found, *watchdog_here(), gpu_here()], "user": login(), "boot_id": boot_id()}
+
+
+def python_here() -> Json:
+    """The interpreter that runs us."""
+    version = platform.python_version()
+    says = f"Python {version} at {sys.executable}"
+    return ability("python", sys.version_info >= (3, 10), says, "Name a Python 3.10 or newer as the host's python.")
+
+
+def room_here(books: Books) -> Json:
+    """Whether Prudent's own directory can be written, synced and read again, and how much room there is."""
+    trial = books.directory / f".trial-{os.getpid()}"
+    remedy = f"Give {login()} a directory of its own, and name it as the worker's directory in prudent.toml."
+    try:
+        books.disk.make(books.directory)
+        if books.directory.stat().st_uid != os.geteuid():
+            return ability("directory", False, f"{books.directory} belongs to another user", remedy)
+        books.disk.write(trial, os.urandom(SPARE))
+    except OSError as error:
+        return ability("directory", False, f"{books.directory}: {error.strerror}", remedy)
+    finally:
+        trial.unlink(missing_ok=True)
+    free = shutil.disk_usage(books.directory).free
+    needed = 4 * (LARGEST_SCRIPT + SPARE)
+    says = f"{books.directory} can be written; {free / 2**20:.0f} MiB free"
+    return ability("directory", free >= needed, says, f"Make room: a change may need {needed / 2**20:.0f} MiB.")
+
+
+def script_here(script: Path) -> Json:
+    """Whether the launch file is what we can edit."""
+    try:
+        Dress.of(script.resolve())
+        script.read_bytes()
+    except OSError as error:
+        return ability("script", False, f"{script}: {error.strerror}", "Correct its path, or let this user read it.")
+    except Refusal as refusal:
+        return ability("script", False, str(refusal), "Edit it by hand, or give it one name and plain content.")
+    owner, folder = script.resolve().stat().st_uid, script.resolve().parent
+    if not os.access(folder, os.W_OK | os.X_OK):
+        why = f"{folder} is not {login()}'s to write"
+        return ability("script", False, why, 'Log in as its owner, or use become = "sudo".')
+    if owner != os.geteuid() and os.geteuid() != 0:
+        why = f"{script} belongs to another user, and an edit would have to keep that"
+        return ability("script", False, why, 'Log in as its owner, or use become = "sudo".')
+    return ability("script", True, f"{script} can be read and replaced")
+
+
+def exchange_here(books: Books, script: Path) -> Json:
+    """Whether two names can be exchanged where the script will be: in our own directory, or else beside it."""
+    says = "an edit is one exchange of two names"
+    try:
+        near = script.resolve().parent
+        inside = mount_of(books.directory) == mount_of(near)
+        folder = books.directory if inside else near
+        pair = [folder / f".prudent-trial-{os.getpid()}-{letter}" for letter in "ab"]
+        try:
+            for path in pair:
+                books.disk.write(path, path.name.encode())
+            exchanged = books.disk.exchange(pair[0], pair[1]) and pair[0].read_bytes() == pair[1].name.encode()
+        finally:
+            for path in pair:
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        return ability("exchange", None, f"could not be tried: {error.filename}: {error.strerror}")
+    if not exchanged:
+        return ability(
+            "exchange", None, f"{folder} cannot exchange two names: an edit is a rename, checked just before"
+        )
+    where = "" if inside else f", beside the script, because {books.directory} is on another mount"
+    return ability("exchange", True, f"{says}{where}")
+
+
+def unit_here(unit: Unit, script: Path) -> list[Json]:
+    """Whether the unit is there and may be restarted, and what else can start or stop it."""
+    remedies = {
+        "no_systemd": "See that the manager runs; for a user's own: loginctl enable-linger USER.",
+        "no_unit": "Correct unit and scope of the worker's service in prudent.toml.",
+        "masked": f"Unmask it with: systemctl unmask {unit.name}",
+        "not_controllable": 'Log in as root, use become = "sudo", or run the worker as a user unit.',
+        "unit_changed": "Read what changed, then: systemctl daemon-reload, and restart the worker by hand.",
+    }
+    found = []
+    try:
+        shown = unit.known()
+        there = f"unit {unit.name} of {unit.manager} is {shown['ActiveState']} ({shown['SubState']})"
+        found.append(ability("unit", True, there))
+        unit.check(script)
+    except Refusal as refusal:
+        name = "restart" if found else "unit"
+        return [*found, ability(name, False, str(refusal), remedies.get(refusal.kind, ""))]
+    found.append(ability("restart", True, f"{login()} may restart it"))
+    base = Path("/run") if unit.scope == "system" else runtime_folder()
+    policy = shown.get("Restart")
+    if policy != "no" and not os.access(base, os.W_OK):
+        found.append(
+            ability("disarm", None, f"Restart={policy} stays armed during a change: {base} is not ours to write")
+        )
+    else:
+        found.append(ability("disarm", True, f"Restart={policy} can be disarmed during a change"))
+    if shown.get("TriggeredBy"):
+        found.append(ability("triggers", None, f"{shown['TriggeredBy']} may start it during a change"))
+    if shown.get("KillMode") in ("process", "none"):
+        says = f"KillMode={shown['KillMode']}: children of the worker may outlive a stop"
+        found.append(ability("stop", None, says, "Use KillMode=control-group or mixed."))
+    return found
+
+
+def process_here(speaker: Commands | Unit, ports: Sequence[int]) -> list[Json]:
+    """Whether the worker's own argv, environment and sockets can be read."""
+    pid = speaker.pid()
+    if not pid:
+        return [ability("process", None, "the worker does not run: nothing can be said of its process")]
+    try:
+        Path(f"/proc/{pid}/environ").read_bytes()
+        list(Path(f"/proc/{pid}/fd").iterdir())
+    except OSError as error:
+        remedy = 'Log in as the worker\'s user or as root, or use become = "sudo".'
+        return [ability("process", False, f"{error.filename}: {error.strerror}", remedy)]
+    found = [ability("process", True, f"argv, environment and sockets of {called(pid)} can be read")]
+    for port in ports[:1]:
+        relation = listener_on(port, pid, (), ())["relation"]
+        says = {"nobody": "nobody that we may see", "foreign": "a process that is not the worker's"}.get(relation)
+        ok = relation in ("main", "descendant")
+        remedy = "Start the worker, or correct its control address in prudent.toml."
+        found.append(ability("port", ok, f"port {port} is held by {says or 'the worker'}", remedy))
+    return found
+
+
+def log_here(log: str, service: Mapping[str, Any]) -> Json:
+    """Whether the worker's log can be read."""
+    if log != "journal":
+        try:
+            with Path(log).open("rb"):
+                return ability("log", True, f"{log} can be read")
+        except OSError as error:
+            return ability("log", False, f"{log}: {error.strerror}", "Correct its path, or let this user read it.")
+    unit = Unit(service)
+    which = f"--user-unit={unit.name}" if unit.scope == "user" else f"--unit={unit.name}"
+    remedy = f"Let {login()} read it: usermod -aG systemd-journal {login()}, then log in anew."
+    try:
+        done = said_by(["journalctl", which, "--lines=1", "--output=cat", "--no-pager", "--quiet"], limit=30)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return ability("log", False, f"journalctl does not answer: {error}", "Write the log to a file instead.")
+    if done.returncode or not done.stdout.strip():
+        said = done.stderr.strip()[-200:] or "it shows no line of the unit"
+        return ability("log", False, f"the journal: {said}", remedy)
+    return ability("log", True, f"the journal of unit {unit.name} can be read")
+
+
+def watchdog_here() -> list[Json]:
+    """Whether the watchdog outlives this login, and a reboot."""
+    scope, why = own_manager()
+    remedy = f"Run: loginctl enable-linger {login()}" if "linger" in why else ""
+    if scope is None:
+        return [
+            ability("watchdog", None, f"a process of its own session: {why}", remedy),
+            ability("reboot", None, f"is noticed by the next call only: {why}", remedy),
+        ]
+    flag = "--user" if scope == "user" else "--system"
+    try:
+        argv = ["systemd-run", flag, "--quiet", "--wait", "--collect", "--no-ask-password", "/bin/true"]
+        done = said_by(argv, limit=30)
+        trouble = done.stderr.strip()[-200:] if done.returncode else ""
+    except (OSError, subprocess.TimeoutExpired) as error:
+        trouble = str(error)
+    if trouble:
+        runs = ability(
+            "watchdog", None, f"a process of its own session: systemd-run: {trouble}", "Install systemd-run."
+        )
+    else:
+        runs = ability("watchdog", True, "a unit of its own, which no logout ends")
+    folder = UNITS[scope].expanduser()
+    nearest = next(path for path in (folder, *folder.parents) if path.is_dir())
+    if not os.access(nearest, os.W_OK):
+        return [runs, ability("reboot", None, f"is noticed by the next call only: {nearest} cannot be written")]
+    return [runs, ability("reboot", True, f"a unit in {folder} takes back what a reboot leaves open")]
+
+
+def gpu_here() -> Json:
+    """Whether the driver's tool tells who holds GPU memory."""
+    try:
+        done = said_by(["nvidia-smi", "--query-gpu=name,memory.used", "--format=csv,noheader"], limit=30)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return ability("gpu", None, f"who holds GPU memory cannot be asked: {error}")
+    says = "; ".join(done.stdout.split("\n")).strip("; ") or done.stderr.strip()
+    return ability("gpu", True if done.returncode == 0 else None, f"nvidia-smi: {says[:200]}")
 
 
 LOCKED: dict[str, Callable[[Books, Json], Json]] = {
@@ -1455,7 +2278,7 @@ LOCKED: dict[str, Callable[[Books, Json], Json]] = {
     "abandon": abandon,
     "status": status,
 }
-UNLOCKED: dict[str, Callable[[Books, Json], Json]] = {"observe": observe, "watch": watch}
+UNLOCKED: dict[str, Callable[[Books, Json], Json]] = {"observe": observe, "doctor": doctor, "watch": watch}
 
 
 # ----------------------------------------------------------------------------------------------------- door
@@ -1492,11 +2315,16 @@ def check_request(verb: str, request: Json) -> None:
         raise Refusal("bad_request", f"no such verb: {verb!r}.")
 
 
+def watched(argv: Sequence[str]) -> Json | None:
+    """The request of a watchdog, which a unit starts with words instead of a document."""
+    return {"directory": argv[1], "worker": argv[2]} if len(argv) == 3 and argv[0] == "watch" else None
+
+
 def main(argv: Sequence[str]) -> NoReturn:
     """Read the request, carry it out, answer."""
     disk = Disk(os.environ)
     try:
-        request = json.loads(sys.stdin.buffer.read())
+        request = watched(argv) or json.loads(sys.stdin.buffer.read())
     except ValueError as error:
         request = f"the request is no JSON: {error}"
     if isinstance(request, dict):
