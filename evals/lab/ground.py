@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, get_args
 
 from evals.lab import papers, posts, private, tree
 from evals.lab.faults import DEFAULT_FAULTS, check
+from evals.lab.faults.catalogue import read
 from evals.lab.keepers import KeeperError, keeper_of
 from evals.lab.ports import NoPortError, answers, free_ports
 from evals.lab.posts import Layout, Post, Supervision, Topology
@@ -121,6 +122,9 @@ def up(
     """
     check(faults)
     version = _checked(engine, version, topology, supervision, journal=journal)
+    between = tuple(fault for fault in faults if read(fault)[0].of_pairs)
+    if between and topology != "pd":
+        raise ValueError(f"{between[0]!r} takes a pair")
     directory = directory.resolve()
     down(directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -137,7 +141,9 @@ def up(
     try:
         layout, bootstrap = _laid_out(directory, port, engine, topology, supervision, journal=journal)
         for post in layout.posts:
-            _write(layout, post, nature, capture, bootstrap)
+            # The decode side is the one that is operated; its prefill side is sound but for what lies between them.
+            like = nature if post.name == "decode" else nature._replace(faults=between)
+            _write(layout, post, like, capture, bootstrap)
         _start(layout, wait=wait, lifeline=lifeline)
     except (KeeperError, NoPortError, GroundError) as failure:
         with contextlib.suppress(GroundError):
@@ -258,7 +264,7 @@ def _write(layout: Layout, post: Post, nature: private.Nature, capture: int, boo
     post.directory.mkdir(exist_ok=True)
     (post.directory / "run").mkdir(exist_ok=True)
     post.log.unlink(missing_ok=True)
-    tree.plant(post.directory, nature.version, router=post.name == "router")
+    tree.plant(post.directory, nature.version, engine=layout.engine, router=post.name == "router")
     papers.write_script(layout, post, capture=capture, bootstrap=bootstrap)
     if post.name != "router":
         private.write(post.directory, nature)

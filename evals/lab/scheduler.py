@@ -192,10 +192,10 @@ class Scheduler:
                 continue
             if self.limits.mode == "decode":
                 self._join()
+                if not self.running:
+                    await asyncio.sleep(self._clock.wall(0.01))
                 due = await self._decode(due) if self.running else loop.time()
-                continue
-            batch = self._admit()
-            if batch:
+            elif batch := self._admit():
                 due = await self._prefill(batch, due)
             else:
                 due = await self._decode(due)
@@ -243,7 +243,7 @@ class Scheduler:
         """Requests whose prompt has come from elsewhere enter the batch without a pass of their own."""
         joined: list[Ask] = []
         reserved = self.used
-        while self.waiting and len(self.running) + len(joined) < self.limits.running:
+        while self.waiting and len(self.running) + len(joined) < self.places:
             ask = self.waiting[0]
             reserved += ask.conversation.length + len(ask.produced) + int(min(ask.most, 4096) * ADMISSION_RATIO)
             if (self.running or joined) and reserved > self.limits.tokens:

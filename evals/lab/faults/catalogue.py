@@ -21,6 +21,7 @@ from evals.lab.faults.garbling import (
 )
 from evals.lab.faults.leaking import LateOom, MemoryLeak, SlotLeak
 from evals.lab.faults.misreporting import FalseNegativeHealth, ProbePileUp
+from evals.lab.faults.pairing import StaleBootstrap
 from evals.lab.faults.slowing import StickySlowdown, ThroughputCliff, ThroughputDrop
 from evals.lab.faults.standstill import AbortWedge, CountWedge, DirtyRestart, FullBatchWedge, Livelock
 from evals.lab.faults.starting import (
@@ -55,6 +56,7 @@ FAULTS: Mapping[str, type[Fault]] = {
     "second-start-crash": SecondStart,
     "slot-leak": SlotLeak,
     "slow-start": LateStart,
+    "stale-bootstrap": StaleBootstrap,
     "stale-restart": StaleRestart,
     "startup-hang": StartupHang,
     "startup-oom": StartupOom,

@@ -94,6 +94,8 @@ class Fault:
     """Condition under which it is there, unless a case says otherwise."""
     early: ClassVar[bool] = False
     """It acts before the arguments are known; its condition can only be about engine, version, boot and `env`."""
+    of_pairs: ClassVar[bool] = False
+    """It lies between the two sides of a pair, so that both have it; any other is the decode side's."""
 
     def __init__(self, given: Mapping[str, float | str], chance: Random, shelf: Shelf) -> None:
         self._given = given
