@@ -62,6 +62,6 @@ def progress(words: str, done: int, total: int, seconds: float) -> str:
         pace = f"{left // 60:02d}:{left % 60:02d}, " + (f"{rate:.2f}it/s" if rate >= 1 else f"{1 / rate:.2f}s/it")
     else:
         pace = "?, ?it/s"
-    if words == "Multi-thread loading shards":
+    if words.endswith("shards"):
         return f"{words}: {100 * done // total:3d}% Completed | {done}/{total} [{clock}<{pace}]"
     return f"{words + ': ' if words else ''}{100 * done / total:3.0f}%|{bar}| {done}/{total} [{clock}<{pace}]"

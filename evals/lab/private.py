@@ -31,6 +31,8 @@ class Nature(NamedTuple):
     """What is wrong with it."""
     errors: float = 0.0
     """Share of ordered calls that the model by itself gets wrong, a sound worker's included."""
+    cold: bool = False
+    """Nothing has been compiled on this machine yet: the first start, and the first pass of a new size, take longer."""
     boot_noise: float = 0.005
     """Relative standard deviation from start to start."""
     run_noise: float = 0.005

@@ -26,17 +26,41 @@ from evals.lab.router import main
 if __name__ == "__main__":
     raise SystemExit(main(sys.argv[1:]))
 '''
+_VLLM = '''"""The command line of vLLM."""
+
+import os
+import sys
+from pathlib import Path
+
+from evals.lab.vllm_0_24.worker import main as work
 
 
-def plant(directory: Path, version: str, *, router: bool = False) -> None:
-    """Write the tree of SGLang, or of its router, into `opt/`, anew.
+def main():
+    work(sys.argv[1:], os.environ, Path(sys.prefix).resolve().parents[1])
+'''
+_COMMAND = """#!{python}
+import sys
+
+from vllm.entrypoints.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+
+
+def plant(directory: Path, version: str, *, engine: str = "sglang", router: bool = False) -> None:
+    """Write the tree of an engine, or of SGLang's router, into `opt/`, anew.
 
     Args:
         directory: The post's folder.
         version: The engine's version.
+        engine: `sglang` or `vllm`.
         router: The router's package instead of the engine's.
     """
     shutil.rmtree(directory / "opt", ignore_errors=True)
+    if engine == "vllm":
+        _install(_environment(directory / "opt" / "venv"), directory / "opt" / "venv" / "bin", version)
+        return
     name, program, text = (
         ("sglang_router", "launch_router.py", _ROUTER) if router else ("sglang", "launch_server.py", _WORKER)
     )
@@ -47,8 +71,23 @@ def plant(directory: Path, version: str, *, router: bool = False) -> None:
     _environment(directory / "opt" / "venv")
 
 
-def _environment(venv: Path) -> None:
-    """An environment of its own that sees what this process sees."""
+def _install(packages: Path, commands: Path, version: str) -> None:
+    """Lay a wheel of vLLM into an environment: package, what is known about it, command."""
+    package = packages / "vllm"
+    (package / "entrypoints" / "cli").mkdir(parents=True)
+    (package / "__init__.py").write_text(f'__version__ = "{version}"\n', encoding="utf-8")
+    (package / "entrypoints" / "__init__.py").touch()
+    (package / "entrypoints" / "cli" / "__init__.py").touch()
+    (package / "entrypoints" / "cli" / "main.py").write_text(_VLLM, encoding="utf-8")
+    known = packages / f"vllm-{version}.dist-info"
+    known.mkdir()
+    (known / "METADATA").write_text(f"Metadata-Version: 2.4\nName: vllm\nVersion: {version}\n", encoding="utf-8")
+    (commands / "vllm").write_text(_COMMAND.format(python=commands / "python3"), encoding="utf-8")
+    (commands / "vllm").chmod(0o755)
+
+
+def _environment(venv: Path) -> Path:
+    """An environment of its own that sees what this process sees; return where its packages lie."""
     (venv / "bin").mkdir(parents=True)
     base = Path(sys._base_executable)  # type: ignore[attr-defined]
     for name in ("python", "python3"):
@@ -64,6 +103,7 @@ def _environment(venv: Path) -> None:
     (packages / "engine.pth").write_text(
         "".join(f"{path}\n" for path in dict.fromkeys([*paths, ours])), encoding="utf-8"
     )
+    return packages
 
 
 def _serves(folder: Path) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -21,12 +20,13 @@ from evals.lab.books import Books
 from evals.lab.clock import Clock
 from evals.lab.endpoints import Endpoints
 from evals.lab.failures import KilledError, StandstillError, StartError, envelope, pass_failure
-from evals.lab.faults import Conditions, Faults, Live, build
+from evals.lab.faults import Conditions, Faults, build
 from evals.lab.log import Log
 from evals.lab.memory import allocate, truncated
 from evals.lab.metrics import Metrics
 from evals.lab.pace import Noise, Pace
 from evals.lab.pair import NOWHERE, Side, paired
+from evals.lab.process import become, born, listen
 from evals.lab.reports import SglangReports
 from evals.lab.scheduler import ADMISSION_RATIO, Limits, OutOfMemoryError, Scheduler
 from evals.lab.sides import side_of
@@ -53,10 +53,10 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path, program:
     """
     nature = private.read(ground)
     specimen = SPECIMENS[nature.specimen]
-    clock = Clock(nature.start_speed, _born())
+    clock = Clock(nature.start_speed, born())
     print(_WARNING.format(path=program), file=sys.stderr, flush=True)
     books = Books(ground)
-    _as_it_is_started(argv, environ, nature, books, private.Shelf(ground))
+    become(argv, environ, nature, books, private.Shelf(ground))
     boot = books.boot = private.next_boot(ground)
     books.launched(argv, environ)
     chance = Random(f"{nature.seed}/{boot}")
@@ -93,7 +93,14 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path, program:
     kind = "unified" if mode == "null" else mode
     metrics = Metrics.sglang(launch.arguments["served_model_name"], os.getpid(), engine_type=kind)
     name = f"{SystemRandom().getrandbits(64):016x}"
-    side = side_of(launch.arguments, environ, name, faults.stale, specimen, serving, log, metrics)
+
+    def stale() -> bool:
+        held = faults.stale()
+        if held:
+            books.note("stale", "a start of the other side that is gone")
+        return held
+
+    side = side_of(launch.arguments, environ, name, stale, specimen, serving, log, metrics)
 
     def schedule() -> Scheduler:
         tokens, interval = started.allocation.tokens, launch.arguments["decode_log_interval"]
@@ -102,18 +109,6 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path, program:
 
     seed = Random(chance.random())
     asyncio.run(_serve(launch, started, specimen, schedule, side, serving, log, metrics, seed, faults, books))
-
-
-def _as_it_is_started(
-    argv: Sequence[str], environ: Mapping[str, str], nature: private.Nature, books: Books, shelf: private.Shelf
-) -> None:
-    """Become the process that is really started, where something between the script and us makes that another one."""
-    asked = Live(tuple(argv), dict(environ))
-    live = build(nature.faults, "", shelf).live(asked, Conditions(nature.engine, nature.version, 0, environ=environ))
-    if live != asked:
-        books.asked(argv, environ)
-        before = sys.orig_argv[: len(sys.orig_argv) - len(argv)]
-        os.execve(sys.executable, [*before, *live.words], live.environ)
 
 
 def _come_up(go: Callable[[], Started], clock: Clock, log: Log, books: Books) -> Started:
@@ -163,13 +158,6 @@ def _note_start(books: Books, launch: Launch, specimen: Specimen, started: Start
     )
 
 
-def _born() -> float:
-    """When this process was forked, in the monotonic clock's seconds: imports are part of a start."""
-    ticks = float(Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    return time.monotonic() - max(age, 0.0)
-
-
 def _limits(launch: Launch, started: Started) -> Limits:
     arguments = launch.arguments
     chunk = arguments["chunked_prefill_size"]
@@ -216,7 +204,7 @@ async def _serve(
     log.server("INFO:     Application startup complete.")
     host, port = launch.arguments["host"], launch.arguments["port"]
     try:
-        listening = _listen(host, port)
+        listening = listen(host, port)
         if side is not None:
             await side.open()
     except OSError as failure:
@@ -250,23 +238,6 @@ async def _serve(
         books.write("left")
     log.server(f"kill_process_tree called: parent_pid={os.getpid()}, include_parent=True, pid={os.getpid()}")
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A listening address.
-
-    Raises:
-        OSError: somebody holds it.
-    """
-    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        made.bind((host, port))
-    except OSError:
-        made.close()
-        raise
-    made.setblocking(False)
-    return made
 
 
 def _first_gauges(launch: Launch, started: Started, specimen: Specimen, metrics: Metrics) -> None:
