@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from agent.domain import Criterion
 from policies import wording
-from policies.limits import Bound
 from policies.metrics import metric_of
 from policies.schema import CheckRule, Policy
 
@@ -80,12 +79,6 @@ def _ratio_rule(criterion: Criterion, title: str) -> str:
     return f"{title}: {wording.bound(criterion)}, shown at {sure}"
 
 
-def _bounds(bound: Bound) -> str:
-    ends = [f"at least {wording.number(bound.low)}" if bound.low is not None else ""]
-    ends.append(f"at most {wording.number(bound.high)}" if bound.high is not None else "")
-    return " and ".join(filter(None, ends)) or "any value"
-
-
 def _when(check: CheckRule) -> str:
     always = "for every change" if check.always else ""
     some = f"for changes of {', '.join(check.subsystems)}" if check.subsystems and not check.always else ""
@@ -123,7 +116,7 @@ def _limits(policy: Policy) -> list[str]:
         f"changes are carried out {limits.windows_say()}",
         f"a run takes at most {wording.number(limits.budgets.minutes)} min, {limits.budgets.restarts} starts and "
         f"{limits.budgets.sessions} sessions",
-        *(f"{name}: {_bounds(bound)}, {bound.because}" for name, bound in limits.knobs.items()),
+        *(f"{name}: {bound.says()}, {bound.because}" for name, bound in limits.knobs.items()),
         second[policy.second_start],
         f"a start fails after {wording.number(times.start)} times the last one, "
         f"not before {wording.number(times.start_floor_seconds)} s",

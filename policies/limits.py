@@ -80,6 +80,12 @@ class Bound(Noun):
     because: str
     """Why, in one sentence."""
 
+    def says(self) -> str:
+        """The values that are allowed, for people."""
+        ends = [f"at least {self.low:g}" if self.low is not None else ""]
+        ends.append(f"at most {self.high:g}" if self.high is not None else "")
+        return " and ".join(filter(None, ends)) or "any value"
+
     def refuses(self, value: float) -> bool:
         """Whether a value lies outside."""
         return (self.low is not None and value < self.low) or (self.high is not None and value > self.high)

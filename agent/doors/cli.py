@@ -23,6 +23,7 @@ from agent.doors.drawing import edges, mermaid
 from agent.doors.lab import lab
 from agent.doors.logged import logged
 from agent.doors.looks import explain_command, forecast_command, knobs_command, load_settings, script
+from agent.doors.policies import policy
 from agent.doors.show import Show
 from agent.doors.terminal import JsonLines, Terminal, console, plan_card, print_json, record_view, shown
 from agent.errors import (
@@ -60,6 +61,7 @@ app = typer.Typer(
 )
 app.add_typer(lab, name="lab")
 app.add_typer(script, name="script")
+app.add_typer(policy, name="policy")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 WorkerName = Annotated[str | None, typer.Option("--worker", "-w", help="The worker, where there are several.")]
@@ -192,7 +194,7 @@ def history(worker: WorkerName = None, limit: int = 20, as_json: Json = False) -
         settings.worker(worker)
     with open_store(settings) as store:
         records = store.records(worker=worker, limit=limit)
-        broken = store.broken_at()
+        broken = store.broken_at(newest=limit)
         waiting = store.runs(worker=worker, open_only=True)
         lives = {row.request.run: owner_lives(row.owner) for row in waiting}
     if as_json:

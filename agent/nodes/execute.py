@@ -23,8 +23,8 @@ from agent.errors import (
     UsersOnWorker,
 )
 from agent.nodes.carried import refused, silent, stopped
-from agent.nodes.plan_verification import LIMIT_OF_A_CHECK_SECONDS
-from agent.nodes.startup import note_log_bytes, start_seconds
+from agent.nodes.plan_verification import LIMIT_OF_A_CHECK_SECONDS, outside_the_window
+from agent.nodes.startup import note_log_mark, start_seconds
 from agent.state import Parts, RunState, Tell, stoppable, tell_of
 from policies.demands import baseline_checks
 from policies.judge import judge_baseline
@@ -32,6 +32,8 @@ from tools.probe import Stall
 from tools.worker import Snapshot
 
 Exits = Command[Literal["verify", "roll_back", "record"]]
+FIRST_START = 2
+"""Steps up to the first start with the change: the edit and the restart. What follows is `verify`'s."""
 
 
 def execute(state: RunState, runtime: Runtime[Parts]) -> Exits:
@@ -53,19 +55,21 @@ def _begin(state: RunState, parts: Parts, tell: Tell) -> Exits:
         if parts.stop.asked.is_set():
             return Command(update={"verdict": stopped(parts)}, goto="record")
         _check_approval(state, parts)
+        if not parts.policy.limits.open_at(parts.clock()):
+            raise outside_the_window(parts)
         transaction.take(plan.watchdog_seconds + parts.policy.users.wait_seconds)
-        _wait_for_users(plan, parts, tell)
+        wait_for_users(plan, parts, tell)
         readings = _baseline(plan, parts, tell)
         noise = parts.store.noise(parts.name) or parts.policy.noise
         update = {"readings": readings, "noise": noise}
         unfit = _unfit(plan, readings)
         if unfit is not None:
             return Command(update={**update, "verdict": unfit}, goto="record")
-        _wait_for_users(plan, parts, tell)
+        wait_for_users(plan, parts, tell)
         script = parts.worker.script()
         if hashlib.sha256(script).hexdigest() != plan.steps[0].before.script_sha256:
             raise _moved("script")
-        note_log_bytes(plan.run, "candidate", parts)
+        note_log_mark(plan.run, "candidate", parts)
         content = parts.worker.edit(script, plan.change).content
         done = transaction.open(plan, state["approval"], content, now=parts.clock())
     except Stopped:
@@ -101,7 +105,7 @@ def _steps(state: RunState, done: Execution, update: dict[str, Any], parts: Part
     try:
         parts.store.spend(plan.run, plan.digest)
         with transaction.heartbeat(plan.watchdog_seconds) as pulse:
-            for step in plan.steps:
+            for step in plan.steps[:FIRST_START]:
                 if parts.stop.asked.is_set() or pulse.lost is not None:
                     why = pulse.lost or f"The run was {parts.stop.why} with the change begun."
                     return Command(update={**update, "execution": done, "verdict": _given_up(why)}, goto="roll_back")
@@ -169,7 +173,15 @@ def _last_start(snapshot: Snapshot, parts: Parts) -> Reading:
     return read
 
 
-def measure(check: Check, phase: Phase, seed: int, parts: Parts, tell: Tell) -> tuple[Reading, ...]:
+def measure(
+    check: Check,
+    phase: Phase,
+    seed: int,
+    parts: Parts,
+    tell: Tell,
+    *,
+    limit_seconds: float = LIMIT_OF_A_CHECK_SECONDS,
+) -> tuple[Reading, ...]:
     """Run one check and say what it found."""
     at = ", ".join(map(str, check.concurrency))
     tell({"kind": "check", "text": f"{phase}: {check.name} at {at} in flight"})
@@ -178,7 +190,7 @@ def measure(check: Check, phase: Phase, seed: int, parts: Parts, tell: Tell) -> 
         check,
         phase=phase,
         seed=seed,
-        limit_seconds=LIMIT_OF_A_CHECK_SECONDS,
+        limit_seconds=limit_seconds,
         stall=Stall(parts.policy.times.stall, parts.policy.times.stall_floor_seconds),
         tell=lambda text, share: or_stop({"kind": "progress", "text": f"{phase}: {text}", "share": share}),
     )
@@ -221,7 +233,7 @@ def _unfit(plan: Plan, readings: tuple[Reading, ...]) -> Verdict | None:
     )
 
 
-def _wait_for_users(plan: Plan, parts: Parts, tell: Tell) -> None:
+def wait_for_users(plan: Plan, parts: Parts, tell: Tell) -> None:
     """Give the users on the worker time to finish; beyond that the run gives way to them."""
     users = parts.policy.users
     begun = parts.clock()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from agent.domain import Change, Check, Forecast, HostState, Knob, Plan, Step, Traffic, Verdict
-from agent.errors import EditRefused
+from agent.errors import EditRefused, NotAllowed
 from agent.nodes.carried import carried
 from agent.state import Parts, RunState, Tell
 from policies.demands import checks_for, criteria_for
@@ -39,10 +39,17 @@ def _plan_verification(state: RunState, parts: Parts, tell: Tell) -> Command[Lit
     if edit.handover is not None:
         return Command(update={"verdict": _handed_over(edit, edit.handover, proof)}, goto="record")
     knobs = tuple(knob for knob in parts.knobs if knob.name in {s.knob for s in change.settings})
-    captured, running = _largest(snapshot, change)
+    reach = _reach(snapshot, change)
     checks = checks_for(
-        parts.policy, knobs=knobs, precedents=precedents, risk=risk, captured_max=captured, running_max=running
+        parts.policy,
+        knobs=knobs,
+        precedents=precedents,
+        risk=risk,
+        captured_max=reach.captured,
+        running_max=reach.running,
+        acts=reach.acts,
     )
+    _affordable(checks, parts)
     live = parts.worker.live_requests()
     last_start = _last_start(snapshot, forecast)
     plan = Plan(
@@ -66,8 +73,50 @@ def _plan_verification(state: RunState, parts: Parts, tell: Tell) -> Command[Lit
         watchdog_seconds=parts.policy.times.watchdog_seconds(last_start),
         approve_within_seconds=parts.policy.approve_within_seconds,
     )
+    if parts.policy.limits.autonomy == "propose":
+        return Command(update={"plan": plan, "verdict": _proposed(plan)}, goto="record")
+    if not parts.policy.limits.open_at(parts.clock()):
+        raise outside_the_window(parts)
     parts.store.offer_plan(plan)
     return Command(update={"plan": plan}, goto="approve")
+
+
+def outside_the_window(parts: Parts) -> NotAllowed:
+    """What is said where the policy allows changes at other times."""
+    return NotAllowed(
+        f"The policy {parts.policy.name} lets worker {parts.name} be changed {parts.policy.limits.windows_say()}, "
+        "and not now.",
+        "Ask again then; nothing was touched.",
+    )
+
+
+def _affordable(checks: Sequence[Check], parts: Parts) -> None:
+    """See that the plan keeps within the sessions that a run may cost.
+
+    Raises:
+        NotAllowed: it does not.
+    """
+    most = parts.policy.limits.budgets.sessions
+    cost = sum(
+        (check.sequential.cap if check.sequential else check.count) * (2 if check.before else 1)
+        for check in checks
+        if check.name == "sessions"
+    )
+    if cost > most:
+        raise NotAllowed(
+            f"The plan would send up to {cost} sessions, and the policy {parts.policy.name} allows {most} in a run.",
+            "Raise limits.budgets.sessions, or ask for less in checks.sessions and its criterion.",
+        )
+
+
+def _proposed(plan: Plan) -> Verdict:
+    """A plan that a person carries out, because the policy lets Prudent only propose."""
+    return Verdict(
+        decision="needs_human",
+        state="untouched",
+        why=f"The policy {plan.policy.split()[0]} lets Prudent propose and not carry out.",
+        remedy=f"Carry it out by hand if you agree, or set limits.autonomy to ask.\n\n{plan.diff}",
+    )
 
 
 def _handed_over(edit: Edited, handover: Handover, proof: Proof) -> Verdict:
@@ -115,18 +164,51 @@ def _steps(
             after=HostState(script_sha256=sha256, process=None, effective=wanted_in_force(change, knobs)),
             undo="restart it with the backup in place",
         ),
+        *_again(run, sha256, wanted_in_force(change, knobs), parts),
     )
 
 
-def _largest(snapshot: Snapshot, change: Change) -> tuple[int | None, int | None]:
-    """The largest captured batch before or after the change, and the most requests that run at once after it."""
+def _again(run: str, sha256: str, wanted: dict[str, str], parts: Parts) -> tuple[Step, ...]:
+    """A second start of the change, where policy asks for one and its budget has room for it and the way back."""
+    when = parts.policy.second_start
+    if when == "never" or parts.policy.limits.budgets.restarts < 3:
+        return ()
+    optional = when == "undecided"
+    after = HostState(script_sha256=sha256, process=None, effective=wanted)
+    return (
+        Step(
+            id=f"{run}-again",
+            action="restart",
+            what=f"restart {parts.name} a second time" + (", if the first start does not settle it" * optional),
+            before=after,
+            after=after,
+            undo="restart it with the backup in place",
+            optional=optional,
+        ),
+    )
+
+
+class _Reach(NamedTuple):
+    """How far the worker's batches go."""
+
+    captured: int | None
+    """The largest captured batch before or after the change."""
+    running: int | None
+    """The most requests that run at once after it."""
+    acts: tuple[int, int] | None
+    """The batch sizes between the captured range of before and of after, where the change moves it."""
+
+
+def _reach(snapshot: Snapshot, change: Change) -> _Reach:
     after = dict(snapshot.in_force)
     for setting in change.settings:
         if setting.new:
             after[setting.knob] = setting.new
     captured = [_whole(values.get("cuda-graph-max-bs")) for values in (snapshot.in_force, after)]
     known = [number for number in captured if number is not None]
-    return (max(known) if known else None, _whole(after.get("max-running-requests")))
+    running = _whole(after.get("max-running-requests"))
+    acts = (min(known), min(max(known), running or max(known))) if len(set(known)) > 1 else None
+    return _Reach(max(known) if known else None, running, acts if acts and acts[0] < acts[1] else None)
 
 
 def _whole(text: str | None) -> int | None:
@@ -175,6 +257,15 @@ def _load(checks: Sequence[Check]) -> str:
     sent = []
     for check in checks:
         at = "/".join(str(number) for number in check.concurrency)
-        what = {"sessions": "tool-call sessions", "throughput": "runs", "aborts": "streams in each abort storm"}
-        sent.append(f"{check.count} {what[check.name]} at {at} in flight")
+        what = {
+            "sessions": "tool-call sessions",
+            "throughput": "runs",
+            "aborts": "streams in each abort storm",
+            "overload": "times more than the worker runs,",
+            "soak": f"s of load ({check.count} sessions),",
+        }
+        number = f"{check.seconds:g}" if check.name == "soak" else str(check.count)
+        most = f" (up to {check.sequential.cap}, until they settle it)" if check.sequential else ""
+        deep = f", {'/'.join(map(str, check.depths))} tokens deep" if check.depths else ""
+        sent.append(f"{number} {what[check.name]}{most} at {at} in flight{deep}")
     return "Prudent itself sends " + ", ".join(sent) + ", before and after the restart where it compares."

@@ -8,8 +8,8 @@ from typing import Any, Literal, NamedTuple
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from agent.domain import Change, Decision, Knob, Record, Setting, Verdict
-from agent.errors import EngineRefuses, HostError, ModelSlip, NotUnderstood, OutOfBounds, Refused
+from agent.domain import Change, Decision, Knob, Setting, Verdict
+from agent.errors import EngineRefuses, HostError, ModelSlip, NotAllowed, NotUnderstood, OutOfBounds, Refused
 from agent.nodes.carried import carried
 from agent.nodes.looking import observe, ready_for_a_change, tools_for
 from agent.nodes.notebook import Notebook
@@ -61,6 +61,7 @@ def _understand(state: RunState, parts: Parts, tell: Tell) -> Exits:
         return _end(update, notebook, resolved.verdict, resolved.why, remedy=resolved.remedy, choices=resolved.choices)
     assert resolved.change is not None
     change = resolved.change.model_copy(update={"unless_unsafe": meant.unless_unsafe})
+    _within_policy(change, parts)
     observe(snapshot, change, parts, notebook)
     _keep_contract(change, snapshot, parts, notebook)
     tell({"kind": "change", "text": change.summary})
@@ -179,6 +180,28 @@ def _target(wish: Wish, knob: Knob, now: str | None) -> str | _Resolved | None:
     return f"{value:.10g}"
 
 
+def _within_policy(change: Change, parts: Parts) -> None:
+    """See that the policy lets this be changed at all, and to this value.
+
+    Raises:
+        NotAllowed: it does not.
+        OutOfBounds: the value lies outside what the team allows.
+    """
+    limits = parts.policy.limits
+    if limits.autonomy == "watch":
+        raise NotAllowed(
+            f"The policy {parts.policy.name} only watches worker {parts.name}: no change of it is planned.",
+            "Set limits.autonomy to propose or ask in the policy, if that is wanted.",
+        )
+    for setting in change.settings:
+        bound, value = limits.knobs.get(setting.knob), _number(setting.new)
+        if bound is not None and value is not None and bound.refuses(value):
+            raise OutOfBounds(
+                f"The policy {parts.policy.name} allows {bound.says()} for {setting.knob}: {bound.because}",
+                "Choose a value within it, or change the policy first; nothing was touched.",
+            )
+
+
 def _keep_contract(change: Change, snapshot: Snapshot, parts: Parts, notebook: Notebook) -> None:
     """Ask what this engine version would make of the launch; what it only warns about becomes evidence.
 
@@ -198,11 +221,9 @@ def _keep_contract(change: Change, snapshot: Snapshot, parts: Parts, notebook: N
 
 def _taking_back(parts: Parts, snapshot: Snapshot) -> _Resolved:
     """The last change that was kept, the other way round."""
-    last = next((record for record in parts.store.records(worker=parts.name) if _was_kept(record)), None)
-    undone = {
-        record.change.undoes for record in parts.store.records(worker=parts.name) if _was_kept(record) and record.change
-    }
-    if last is None or last.change is None or last.change.operation == "roll_back" or last.run in undone:
+    last = parts.store.last_kept(parts.name)
+    undone = last is not None and parts.store.taken_back_by(last.run) is not None
+    if last is None or last.change is None or last.change.operation == "roll_back" or undone:
         return _Resolved(
             verdict="needs_human",
             why="There is no kept change of mine to take back on this worker.",
@@ -230,10 +251,6 @@ def _taking_back(parts: Parts, snapshot: Snapshot) -> _Resolved:
             undoes=last.run,
         )
     )
-
-
-def _was_kept(record: Record) -> bool:
-    return record.verdict.decision == "kept"
 
 
 def _said(value: str | None) -> str:
