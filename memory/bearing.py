@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from agent.domain import Change, Knob, Record, Setting
 from memory.incidents import Condition, Incident, is_on, number_in
-from memory.told import breached_metrics
+from memory.told import breached_metrics, version_of
+from memory.traces import Path, Trace, from_value, is_silent, names_of, speaks_of, to_value
 from memory.versions import within
 
 UNDOES = 200
@@ -26,7 +27,11 @@ LIVE = 15
 """Its conditions hold already."""
 HERE = 10
 """It was this very worker."""
+SPOKEN = 8
+"""Its text speaks of a knob of the change, and nothing closer ties it."""
 VERSION = 5
+IN_FORCE = "the fix is in force"
+"""How the reason begins where an incident's fix holds."""
 
 
 class Bearing(NamedTuple):
@@ -63,6 +68,18 @@ class Scene(NamedTuple):
     def changed(self) -> frozenset[str]:
         """Names of the knobs that the change sets."""
         return frozenset(setting.knob for setting in self.change.settings)
+
+    @property
+    def phrases(self) -> tuple[str, ...]:
+        """Words by which a text speaks of the knobs that the change sets."""
+        return tuple(phrase for name in sorted(self.changed & set(self.knobs)) for phrase in names_of(self.knobs[name]))
+
+    def kin(self) -> Iterator[tuple[int, str]]:
+        """Every knob that is tied to the change, with the weight of its tie: itself, its subsystem, its couplings."""
+        for name in sorted({*self.knobs, *self.changed}):
+            tie = self.kinship([name])
+            if tie is not None:
+                yield tie[0], name
 
     def kinship(self, knobs: Collection[str], subsystem: str | None = None) -> tuple[int, str] | None:
         """The closest tie between the change and other knobs: the same one, one subsystem, or a coupling."""
@@ -148,31 +165,70 @@ def of_record(record: Record, scene: Scene, signature: Collection[str], guards: 
         signature: Metrics of the incidents that bear on the change.
         guards: Knobs by which the change would undo a fix.
     """
-    change, decision = record.change, record.verdict.decision
-    if change is None or not change.settings or decision in {"answered", "unchanged"}:
+    change = record.change
+    if is_silent(record):
         return Bearing(0)
     reasons: list[tuple[int, str]] = []
-    tie = scene.kinship([setting.knob for setting in change.settings])
+    tie = scene.kinship([setting.knob for setting in change.settings]) if change is not None else None
     if tie is not None:
         reasons.append(tie)
-    if _same_change(change, scene):
-        reasons.append((SAME_CHANGE, f"the same change, {decision.replace('_', ' ')} then"))
-    elif decision == "kept":
-        taken = [setting.knob for setting in scene.change.settings if _takes_back(setting, change, scene)]
-        if set(taken) & set(guards):
-            reasons.append((UNDOES, f"fix that this would undo: {record.run} set it"))
-        elif taken:
-            reasons.append((SAME_KNOB, f"this would take back what {record.run} set"))
+    if change is not None:
+        reasons += _repeated(record, change, scene, guards)
     again = [metric for metric in breached_metrics(record) if metric in signature]
     if again:
         reasons.append((SIGNATURE, f"same failure signature: {', '.join(again)}"))
+    if not reasons and speaks_of(record, scene.phrases):
+        reasons.append((SPOKEN, f"speaks of {', '.join(sorted(scene.changed))}"))
     if not reasons:
         return Bearing(0)
     if record.worker == scene.change.worker:
         reasons.append((HERE, "this worker"))
     else:
         reasons.append((0, f"on worker {record.worker}"))
+    then = version_of(record)
+    if then is not None and scene.version is not None:
+        reasons.append((0, f"same engine version: {then}" if then == scene.version else f"with engine version {then}"))
     return _ranked(reasons, demanding=tie is not None and tie[0] > COUPLED)
+
+
+def paths_to(scene: Scene, signature: Collection[str], guards: Collection[str]) -> tuple[Path, ...]:
+    """Where the records lie that bear most on a change, with the weight that `of_record` would give them.
+
+    There is a path for every combination of reasons, so that of the records with one weight the newest are found,
+    however many records of lesser weight lie around them.
+
+    Args:
+        scene: The change and what is around it.
+        signature: Metrics of the incidents that bear on the change.
+        guards: Knobs by which the change would undo a fix.
+    """
+    found: list[tuple[int, Trace]] = [(weight, Trace(knob=name)) for weight, name in scene.kin()]
+    for setting in scene.change.settings:
+        knob = scene.knobs.get(setting.knob)
+        back = UNDOES if setting.knob in guards else SAME_KNOB
+        same = to_value(knob, setting.new, scene.changed)
+        found.append((SAME_KNOB + SAME_CHANGE, Trace(knob=setting.knob, aim=same)))
+        found.append((SAME_KNOB + back, Trace(knob=setting.knob, aim=from_value(knob, setting.new))))
+    broken = [
+        (weight + SIGNATURE, trace._replace(metric=m)) for weight, trace in [*found, (0, Trace())] for m in signature
+    ]
+    worker = scene.change.worker
+    paths = [Path(weight, trace) for weight, trace in [*found, *broken]]
+    paths += [Path(SPOKEN, phrase=phrase) for phrase in scene.phrases]
+    return (*paths, *(path._replace(weight=path.weight + HERE, worker=worker) for path in paths))
+
+
+def _repeated(record: Record, change: Change, scene: Scene, guards: Collection[str]) -> list[tuple[int, str]]:
+    """Whether a record is of this very change, or of one that this change would take back."""
+    decision = record.verdict.decision
+    if _same_change(change, scene):
+        return [(SAME_CHANGE, f"the same change, {decision.replace('_', ' ')} then")]
+    if decision != "kept":
+        return []
+    taken = [setting.knob for setting in scene.change.settings if _takes_back(setting, change, scene)]
+    if set(taken) & set(guards):
+        return [(UNDOES, f"fix that this would undo: {record.run} set it")]
+    return [(SAME_KNOB, f"this would take back what {record.run} set")] if taken else []
 
 
 def _standing(
@@ -187,7 +243,7 @@ def _standing(
     if missing and not was:
         said.append((0, f"this change takes it out of play: {'; '.join(held_back or absent)}"))
     elif held_back:
-        said.append((0, f"the fix is in force ({'; '.join(held_back)})"))
+        said.append((0, f"{IN_FORCE} ({'; '.join(held_back)})"))
     if absent and was:
         said.append((-LIVE, f"not live here: it needs that {'; '.join(absent)}"))
     if unsure:

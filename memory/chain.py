@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Literal, NamedTuple
 
 from agent.domain import Noun, Record
 
@@ -56,35 +56,66 @@ def canonical(noun: Noun) -> str:
     return json.dumps(noun.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def first_break(links: Iterable[Link], *, head: Link | None) -> int | None:
-    """Find where a chain stops holding.
+class Break(NamedTuple):
+    """A place where the chain does not hold."""
+
+    seq: int
+    """The first record that is altered, missing, or out of place there."""
+    kind: Literal["edit", "gap", "reorder", "end"]
+    """A text that is not its hash's, records that are missing, a record in another's place, an end that was cut."""
+    says: str
+    """What was found, in one sentence."""
+
+
+def breaks(links: Iterable[Link], *, head: Link | None, after: Link | None = None) -> Iterator[Break]:
+    """Find every place where a chain stops holding; after each, what follows is taken as it is found.
 
     Args:
         links: What is kept, in the order of `seq`.
         head: Place and hash of the last record that was ever appended, kept apart from the records (its `document`
             is not looked at); None: none was appended.
-
-    Returns:
-        The `seq` of the first record that is altered, missing, or out of place; None: all hold.
+        after: The record before the first of `links`, where only the end of a chain is looked at.
     """
-    expected, previous = 1, NOTHING_BEFORE
+    expected, previous = (1, NOTHING_BEFORE) if after is None else (after.seq + 1, after.hash)
     for link in links:
-        if link.seq != expected or not _holds(link, previous):
-            return expected
-        expected, previous = expected + 1, link.hash
+        found = _break_at(link, expected, previous)
+        if found is not None:
+            yield found
+        expected, previous = link.seq + 1, link.hash
     if head is None:
-        return None if expected == 1 else 1
-    return None if (head.seq, head.hash) == (expected - 1, previous) else min(expected, head.seq)
+        if expected > 1:
+            yield Break(1, "end", "There are records, and no note of the last one.")
+    elif head.seq >= expected:
+        missing = _span(expected, head.seq)
+        yield Break(expected, "end", f"{missing} missing at the end: {head.seq} records were appended.")
+    elif (head.seq, head.hash) != (expected - 1, previous):
+        yield Break(min(expected - 1, head.seq), "end", f"Record {expected - 1} is not the one that was appended last.")
 
 
-def _holds(link: Link, previous: str) -> bool:
+def _break_at(link: Link, expected: int, previous: str) -> Break | None:
+    """What is wrong with one record; None: nothing."""
+    if link.seq > expected:
+        return Break(expected, "gap", f"{_span(expected, link.seq - 1)} missing.")
+    if link.seq < expected:
+        return Break(link.seq, "reorder", f"There is a second record {link.seq}.")
     if _sha256(link.document) != link.hash:
-        return False
+        return Break(link.seq, "edit", f"The text of record {link.seq} was altered: it is not the one of its hash.")
     try:
         content = json.loads(link.document)
     except ValueError:
-        return False
-    return isinstance(content, dict) and (content.get("seq"), content.get("previous")) == (link.seq, previous)
+        content = None
+    if not isinstance(content, dict):
+        return Break(link.seq, "edit", f"The text of record {link.seq} is not a record.")
+    if content.get("seq") != link.seq:
+        return Break(link.seq, "reorder", f"In place {link.seq} stands what was appended as {content.get('seq')!r}.")
+    if content.get("previous") != previous:
+        culprit = f"record {link.seq - 1} or {link.seq}" if link.seq > 1 else "record 1"
+        return Break(link.seq, "edit", f"Record {link.seq} does not follow from the one before: {culprit} was altered.")
+    return None
+
+
+def _span(first: int, last: int) -> str:
+    return f"Record {first} is" if first == last else f"Records {first} to {last} are"
 
 
 def _sha256(text: str) -> str:

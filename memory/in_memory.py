@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from agent.domain import Approval, Noise, Plan, Reading, Record, Request
 from agent.errors import UnknownRun
-from memory.chain import NOTHING_BEFORE, Link, first_break, linked
-from memory.noise import HISTORY, noise_of
-from memory.store import Owner, RunRow
+from memory.chain import NOTHING_BEFORE, Break, Link, breaks, linked
+from memory.incidents import Incident
+from memory.noise import HISTORY, METRIC, baselines_of, noise_of
+from memory.store import Baseline, Fact, Owner, RunRow
+from memory.traces import Path, Trace, prose_of, traces_of
 
 
 class InMemoryStore:
@@ -25,6 +28,11 @@ class InMemoryStore:
         self._readings: dict[str, list[Reading]] = {}
         self._records: dict[str, Record] = {}
         self._links: list[Link] = []
+        self._traces: dict[Trace, list[Record]] = defaultdict(list)
+        self._prose: list[tuple[str, Record]] = []
+        self._baselines: list[tuple[str, Baseline]] = []
+        self._incidents: dict[str, Incident] = {}
+        self._facts: dict[tuple[str, str, str], Fact] = {}
 
     def open_run(self, request: Request, owner: Owner) -> None:
         """Remember a new run; the very same request again changes nothing.
@@ -77,6 +85,13 @@ class InMemoryStore:
             if (worker is None or row.request.worker == worker) and not (open_only and row.state == "ended")
         )
 
+    def end_run(self, run: str, at: datetime) -> None:
+        """End a run; again, it stays as it ended."""
+        with self._lock:
+            row = self._runs.get(run)
+            if row is not None and row.ended is None:
+                self._runs[run] = row._replace(state="ended", ended=at)
+
     def offer_plan(self, plan: Plan) -> None:
         """Lay a plan out for a decision; a newer one of the same run replaces it."""
         with self._lock:
@@ -124,10 +139,30 @@ class InMemoryStore:
         with self._lock:
             return tuple(reading for reading in self._readings.get(run, ()) if phase is None or reading.phase == phase)
 
-    def noise(self, worker: str) -> Noise | None:
+    def baselines(
+        self,
+        worker: str,
+        *,
+        metric: str | None = None,
+        phase: str | None = None,
+        concurrency: int | None = None,
+        limit: int | None = None,
+    ) -> Sequence[Baseline]:
+        """What the records of a worker measured, the newest first."""
+        with self._lock:
+            found = [one for of, one in reversed(self._baselines) if of == worker]
+        wanted = [
+            one
+            for one in found
+            if metric in {None, one.reading.metric}
+            and phase in {None, one.reading.phase}
+            and concurrency in {None, one.reading.concurrency}
+        ]
+        return tuple(wanted[:limit])
+
+    def noise(self, worker: str, concurrency: int | None = None) -> Noise | None:
         """Noise from this worker's own history; None while there is too little of it."""
-        records = self.records(worker=worker, limit=HISTORY)
-        return noise_of((record, self.readings(record.run) or record.readings) for record in records)
+        return noise_of(self.baselines(worker, metric=METRIC, concurrency=concurrency, limit=HISTORY))
 
     def append(self, record: Record) -> Record:
         """Chain a record to the last one; a second one of a run returns the first unaltered."""
@@ -139,17 +174,15 @@ class InMemoryStore:
             placed, link = linked(record, seq=len(self._links) + 1, previous=previous)
             self._records[placed.run] = placed
             self._links.append(link)
+            for trace in traces_of(placed):
+                self._traces[trace].append(placed)
+            self._prose.append((f" {prose_of(placed)} ", placed))
+            measured = tuple(self._readings.get(placed.run, ())) or placed.readings
+            self._baselines += [(placed.worker, one) for one in baselines_of(placed, measured)]
             row = self._runs.get(record.run)
             if row is not None:
                 self._runs[record.run] = row._replace(state="recorded")
             return placed
-
-    def end_run(self, run: str, at: datetime) -> None:
-        """End a run; again, it stays as it ended."""
-        with self._lock:
-            row = self._runs.get(run)
-            if row is not None and row.ended is None:
-                self._runs[run] = row._replace(state="ended", ended=at)
 
     def record(self, run: str) -> Record | None:
         """The record of a run."""
@@ -164,10 +197,72 @@ class InMemoryStore:
             ]
         return tuple(chosen if limit is None else chosen[:limit])
 
-    def broken_at(self) -> int | None:
-        """The seq of the first record whose chain does not hold; None: all hold."""
+    def link(self, run: str) -> Link | None:
+        """The record of a run as it is kept."""
         with self._lock:
-            return first_break(self._links, head=self._links[-1] if self._links else None)
+            record = self._records.get(run)
+            return None if record is None else self._links[record.seq - 1]
+
+    def akin(self, paths: Iterable[Path], most: int) -> Sequence[Record]:
+        """The records on the heaviest paths."""
+        weights: dict[int, int] = {}
+        with self._lock:
+            for path in paths:
+                there = (
+                    [record for prose, record in self._prose if f" {path.phrase} " in prose]
+                    if path.phrase
+                    else self._traces.get(path.trace, [])
+                )
+                for record in there:
+                    if path.worker in {None, record.worker}:
+                        weights[record.seq] = max(path.weight, weights.get(record.seq, 0))
+            by_seq = list(self._records.values())
+        best = sorted(weights, key=lambda seq: (-weights[seq], -seq))[:most]
+        return tuple(by_seq[seq - 1] for seq in best)
+
+    def last_kept(self, worker: str) -> Record | None:
+        """The newest record of a worker whose change was kept."""
+        return next(iter(self.akin([Path(1, Trace(aim="kept"), worker)], 1)), None)
+
+    def taken_back_by(self, run: str) -> str | None:
+        """The run that took the change of this one back and was kept."""
+        return next((record.run for record in self.akin([Path(1, Trace(aim=f"undoes:{run}"))], 1)), None)
+
+    def breaks(self, *, newest: int | None = None) -> Sequence[Break]:
+        """Where the chain of records does not hold."""
+        with self._lock:
+            start = 0 if newest is None else max(0, len(self._links) - newest)
+            after = self._links[start - 1] if start else None
+            head = self._links[-1] if self._links else None
+            return tuple(breaks(self._links[start:], head=head, after=after))
+
+    def broken_at(self, *, newest: int | None = None) -> int | None:
+        """The seq of the first record whose chain does not hold; None: all hold."""
+        return next((one.seq for one in self.breaks(newest=newest)), None)
+
+    def add_incident(self, incident: Incident) -> bool:
+        """Keep an incident of the team's own; False where its id is taken by another one."""
+        with self._lock:
+            tainted = incident.model_copy(update={"tainted": True})
+            return self._incidents.setdefault(incident.id, tainted) == tainted
+
+    def incidents(self) -> Sequence[Incident]:
+        """The team's own incidents in the order of their ids."""
+        with self._lock:
+            return tuple(self._incidents[key] for key in sorted(self._incidents))
+
+    def learn(self, fact: Fact) -> None:
+        """Keep a fact; the same run's fact of the same name replaces the earlier one."""
+        with self._lock:
+            key = (fact.worker, fact.name, fact.run)
+            self._facts.pop(key, None)
+            self._facts[key] = fact
+
+    def facts(self, worker: str, name: str | None = None) -> Sequence[Fact]:
+        """What was learned about a worker, the newest first."""
+        with self._lock:
+            found = [fact for fact in reversed(self._facts.values()) if fact.worker == worker]
+        return tuple(fact for fact in found if name in {None, fact.name})
 
     def close(self) -> None:
         """Nothing to let go of."""

@@ -7,17 +7,23 @@ bound, because a gate that believes a noise which is too small keeps what it sho
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from agent.domain import Noise, Process, Reading, Record
+from agent.domain import Noise, Phase, Process, Reading, Record
+from memory.store import Baseline
 
 METRIC = "throughput_tokens_per_second"
-HISTORY = 200
-"""Records of a worker to look back on: enough for dozens of boots, and what its hardware once was ages out."""
+PHASES: frozenset[Phase] = frozenset({"baseline", "restored"})
+"""What counts as history of a configuration. Changed boots do not: only those that were fast enough were kept."""
+HISTORY = 2000
+"""Throughputs of a worker to look back on, about 200 records: enough for dozens of boots, and what its hardware once
+was ages out."""
 FEWEST_BOOTS = 3
 """Boots of one configuration below which there is no estimate: two boots have one degree of freedom."""
 CONFIDENCE = 0.80
@@ -28,50 +34,76 @@ Student's t exceeds the normal quantile at 95 %, so that a comparison which take
 class Boot(NamedTuple):
     """The throughput of one boot of one configuration."""
 
-    process: tuple[str, int, int]
-    """Identity of the worker's process."""
-    configuration: tuple[tuple[str, ...], tuple[tuple[str, str], ...]]
-    """Its arguments and the variables that were asked for."""
+    configuration: str
+    """Hash of its arguments and of the variables that were asked for."""
     runs: dict[int, list[float]]
     """Tokens/s of the single runs by concurrency."""
 
 
-def boots(history: Iterable[tuple[Record, Sequence[Reading]]]) -> tuple[Boot, ...]:
+def baselines_of(record: Record, readings: Sequence[Reading]) -> tuple[Baseline, ...]:
+    """Tell of each measurement of a run which boot of which configuration it was taken on.
+
+    Args:
+        record: The record.
+        readings: What its run measured.
+    """
+    done = record.execution
+    of_phase: Mapping[Phase, Process | None] = (
+        {}
+        if done is None
+        else {
+            "baseline": done.before,
+            "candidate": done.after if done.state == "committed" else None,
+            "restored": done.after if done.state == "undone" else None,
+        }
+    )
+    found = []
+    for reading in readings:
+        process = of_phase.get(reading.phase)
+        who = "" if process is None else ":".join(map(str, process.identity))
+        found.append(
+            Baseline(record.run, record.seq, reading, who, "" if process is None else configuration_of(process))
+        )
+    return tuple(found)
+
+
+def configuration_of(process: Process) -> str:
+    """A hash that is equal for equal arguments and variables."""
+    text = json.dumps([process.argv, sorted(process.environ.items())])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def boots(history: Iterable[Baseline]) -> tuple[Boot, ...]:
     """Collect the boots that were measured before a change or after it was taken back.
 
     Args:
-        history: Records with the readings of their runs.
-
-    Returns:
-        One entry for each process; a run without an execution does not name the process and is left out.
+        history: Measurements of one worker; what does not name its process is left out.
     """
-    found: dict[tuple[str, int, int], Boot] = {}
-    for record, readings in history:
-        if record.execution is None:
+    found: dict[str, Boot] = {}
+    for measured in history:
+        reading = measured.reading
+        if (
+            not measured.process
+            or reading.phase not in PHASES
+            or reading.metric != METRIC
+            or reading.no_data is not None
+        ):
             continue
-        of_phase: dict[str, Process | None] = {"baseline": record.execution.before}
-        if record.execution.state == "undone":
-            of_phase["restored"] = record.execution.after
-        for reading in readings:
-            process = of_phase.get(reading.phase)
-            if process is None or reading.metric != METRIC or reading.no_data is not None:
-                continue
-            values = reading.values or (() if reading.value is None else (reading.value,))
-            good = [value for value in values if math.isfinite(value) and value > 0]
-            configuration = (process.argv, tuple(sorted(process.environ.items())))
-            boot = found.setdefault(process.identity, Boot(process.identity, configuration, defaultdict(list)))
-            boot.runs[reading.concurrency or 0].extend(good)
+        values = reading.values or (() if reading.value is None else (reading.value,))
+        good = [value for value in values if math.isfinite(value) and value > 0]
+        boot = found.setdefault(measured.process, Boot(measured.configuration, defaultdict(list)))
+        boot.runs[reading.concurrency or 0].extend(good)
     return tuple(found.values())
 
 
-def noise_of(history: Iterable[tuple[Record, Sequence[Reading]]]) -> Noise | None:
+def noise_of(history: Iterable[Baseline]) -> Noise | None:
     """Estimate both noises from a worker's history.
 
     Configurations with fewer than `FEWEST_BOOTS` boots do not count. Concurrencies of one boot share its shift, so
     they are averaged and add no degrees of freedom.
 
     Args:
-        history: Records of one worker with the readings of their runs.
+        history: Measurements of one worker.
 
     Returns:
         The noises as relative standard deviations; None: too few boots, or no boot with repeated runs.

@@ -6,12 +6,14 @@ settings make them live, and records say what was done here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from agent.domain import Change, Knob, Precedent, Record
-from memory.bearing import Bearing, Scene, of_incident, of_record, woken_guards
+from memory.bearing import Bearing, Scene, of_incident, of_record, paths_to, woken_guards
 from memory.incidents import Incident
 from memory.told import CHECK_OF, breached_metrics, told
+from memory.traces import Path
 
 MOST_RECORDS = 6
 """Records of our own that are brought up at most, so that a long history does not crowd the incidents out."""
@@ -19,11 +21,21 @@ MOST_INCIDENTS = 8
 """Incidents that are brought up at most: what an engineer reads before deciding."""
 
 
+class History(Protocol):
+    """What is asked of our own records; a store is one."""
+
+    def akin(self, paths: Iterable[Path], most: int) -> Sequence[Record]:
+        """The records on the heaviest paths, at most so many."""
+
+    def taken_back_by(self, run: str) -> str | None:
+        """The run that took the change of this one back and was kept."""
+
+
 def precedents_for(
     change: Change,
     *,
     knobs: Sequence[Knob],
-    records: Sequence[Record],
+    history: History,
     incidents: Sequence[Incident],
     engine: str,
     version: str | None,
@@ -34,7 +46,7 @@ def precedents_for(
     Args:
         change: The change; one without settings has no precedents.
         knobs: The engine's knob catalogue.
-        records: Our own records in any order, this worker's and others'.
+        history: Our own records, this worker's and others'.
         incidents: What happened to others.
         engine: `sglang` or `vllm`.
         version: The engine's version; None: not known.
@@ -51,19 +63,19 @@ def precedents_for(
         metric for incident in incidents if of_incident(incident, scene, {}).demanding for metric in incident.signature
     }
     guards = woken_guards(incidents, scene)
+    records = history.akin(paths_to(scene, signature, guards), MOST_RECORDS) if change.settings else ()
     own = [(of_record(record, scene, signature, guards), record) for record in records]
     own = sorted(
         ((bearing, record) for bearing, record in own if bearing.weight),
         key=lambda pair: (-pair[0].weight, -pair[1].seq),
-    )[:MOST_RECORDS]
+    )
     failed = {metric: record.run for _, record in reversed(own) for metric in breached_metrics(record)}
-    undone_by = {record.change.undoes: record.run for record in records if record.change and record.change.undoes}
     theirs = [(of_incident(incident, scene, failed), incident) for incident in incidents]
     theirs = sorted(
         ((bearing, incident) for bearing, incident in theirs if bearing.weight),
         key=lambda pair: (-pair[0].weight, pair[1].id),
     )[:MOST_INCIDENTS]
-    found = [(b.weight, _from_record(record, b, undone_by.get(record.run))) for b, record in own]
+    found = [(b.weight, _from_record(record, b, history.taken_back_by(record.run))) for b, record in own]
     found += [(bearing.weight, _from_incident(incident, bearing)) for bearing, incident in theirs]
     return tuple(precedent for _, precedent in sorted(found, key=lambda pair: -pair[0]))
 

@@ -11,6 +11,8 @@ CHECK_OF: dict[str, CheckName] = {
     "wedged_storms": "aborts",
 }
 """The check that takes each metric which needs load."""
+_VERSION = "engine version "
+"""How the fact begins that a run notes of its worker."""
 
 
 def breached_metrics(record: Record) -> tuple[str, ...]:
@@ -18,6 +20,18 @@ def breached_metrics(record: Record) -> tuple[str, ...]:
     metric_of = {criterion.id: criterion.metric for criterion in record.plan.criteria} if record.plan else {}
     breached = [finding.criterion for finding in record.verdict.findings if finding.outcome == "breached"]
     return tuple(dict.fromkeys(metric_of.get(criterion, criterion) for criterion in breached))
+
+
+def is_echo(record: Record) -> bool:
+    """Whether a run only told an earlier deferral again: it is no history of its own, and would crowd that out."""
+    weighed = record.risk is not None or record.plan is not None or record.execution is not None
+    return record.verdict.decision == "deferred" and bool(record.precedents) and not weighed
+
+
+def version_of(record: Record) -> str | None:
+    """The engine's version that a run saw on its worker; None: the record does not say."""
+    said = (fact.what for fact in record.evidence if fact.what.startswith(_VERSION) and not fact.claimed)
+    return next((what.removeprefix(_VERSION).strip() for what in said), None)
 
 
 def told(record: Record, taken_back_by: str | None = None) -> str:

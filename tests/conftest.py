@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from evals.bench.postgres_server import Server, binaries, postgres_server
 from evals.lab import ground
 
 DATA = Path(__file__).parent / "data"
@@ -27,6 +28,15 @@ def clean_environ(monkeypatch: pytest.MonkeyPatch):
     for name in list(os.environ):
         if name.startswith(("PRUDENT_", "OPENAI_")) or name.endswith(("_PROXY", "_proxy")):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """A real PostgreSQL server for all tests that want one; PRUDENT_REQUIRE_POSTGRES=1 makes its absence a failure."""
+    if binaries() is None and not os.environ.get("PRUDENT_REQUIRE_POSTGRES"):
+        pytest.skip("PostgreSQL's server programs are not installed")
+    with postgres_server(shared_buffers="32MB", max_connections="60") as server:
+        yield server
 
 
 class Said(NamedTuple):

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Literal
 
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from agent.domain import Change, Record, Verdict
+from agent.domain import Record, Verdict
 from agent.nodes.carried import carried
 from agent.state import Parts, RunState, Tell
+from memory.deferral import earlier_deferral, standing
 from memory.precedents import precedents_for
 
 _INSISTS = re.compile(r"\b(?:anyway|all the same|nevertheless|try again|once more|regardless)\b")
-RECORDS = 1000
-"""Records that are looked through: parsing so many takes 0.2 s."""
 
 
 def consult_history(state: RunState, runtime: Runtime[Parts]) -> Command[Literal["assess_risk", "record"]]:
@@ -27,11 +25,10 @@ def consult_history(state: RunState, runtime: Runtime[Parts]) -> Command[Literal
 def _consult_history(state: RunState, parts: Parts, tell: Tell) -> Command[Literal["assess_risk", "record"]]:
     change = state["change"]
     snapshot = parts.worker.snapshot()
-    records = parts.store.records(worker=parts.name, limit=RECORDS)
     precedents = precedents_for(
         change,
         knobs=parts.knobs,
-        records=records,
+        history=parts.store,
         incidents=parts.incidents,
         engine=parts.settings.engine,
         version=snapshot.version,
@@ -40,34 +37,34 @@ def _consult_history(state: RunState, parts: Parts, tell: Tell) -> Command[Liter
     for precedent in precedents:
         title = precedent.what.partition(". ")[0]
         tell({"kind": "precedent", "text": f"{precedent.id}: {title}. ({precedent.why})"})
+    earlier = earlier_deferral(change, parts.knobs, parts.store)
+    if earlier is None:
+        return Command(update={"precedents": precedents}, goto="assess_risk")
+    now = standing(
+        earlier,
+        change,
+        incidents=parts.incidents,
+        version=snapshot.version,
+        settings_in_force=snapshot.in_force,
+    )
+    waits = f"Run {earlier.run} put this off until this holds: {earlier.verdict.reopen_when}. Now: {now.says}."
+    tell({"kind": "note", "text": waits})
     insists = bool(_INSISTS.search(state["request"].text.lower()))
-    waiting = None if insists else _still_deferred(change, records, snapshot.version)
-    if waiting is not None:
-        return Command(update={"precedents": precedents, "verdict": _answer(waiting)}, goto="record")
-    return Command(update={"precedents": precedents}, goto="assess_risk")
+    if now.holds is False and not insists:
+        return Command(update={"precedents": precedents, "verdict": _answer(earlier, now.says)}, goto="record")
+    return Command(update={"precedents": precedents, "notes": (waits,)}, goto="assess_risk")
 
 
-def _still_deferred(change: Change, records: Sequence[Record], version: str | None) -> Record | None:
-    """The newest record of this very change, if it was deferred under a condition and the engine is still the same."""
-    wanted = {(setting.knob, setting.new) for setting in change.settings}
-    for earlier in records:
-        if earlier.change is None or {(s.knob, s.new) for s in earlier.change.settings} != wanted:
-            continue
-        if earlier.verdict.decision != "deferred" or earlier.verdict.reopen_when is None:
-            return None
-        ran_on = next((fact.what for fact in earlier.evidence if fact.what.startswith("engine version ")), None)
-        return earlier if version is not None and ran_on == f"engine version {version}" else None
-    return None
-
-
-def _answer(earlier: Record) -> Verdict:
+def _answer(earlier: Record, now: str) -> Verdict:
+    """The earlier decision once more, with what it rested on, and why it stands."""
     return Verdict(
         decision="deferred",
         state="untouched",
         why=f"This was tried on {earlier.at:%Y-%m-%d} (run {earlier.run}) and deferred: {earlier.verdict.why}",
+        findings=earlier.verdict.findings,
+        decided_by=earlier.verdict.decided_by,
         reopen_when=earlier.verdict.reopen_when,
         remedy=(
-            "The engine is the one from then, and nothing here says that the condition holds; "
-            f"see prudent show {earlier.run}. To try it all the same, add the word: anyway"
+            f"It waits on, because {now}; see prudent show {earlier.run}. To try it all the same, add the word: anyway"
         ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,7 +27,9 @@ from agent.domain import (
     Traffic,
     Verdict,
 )
+from evals.bench.postgres_server import Server
 from memory.in_memory import InMemoryStore
+from memory.postgres import PostgresStore
 from memory.sqlite import SqliteStore
 from memory.store import Owner, Store
 
@@ -122,16 +125,25 @@ def nouns() -> Nouns:
     return Nouns()
 
 
-@pytest.fixture(params=["in memory", "sqlite"])
+@pytest.fixture(params=["in memory", "sqlite", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """Each store that keeps the promise."""
     makers: dict[str, Callable[[], Store]] = {
         "in memory": InMemoryStore,
         "sqlite": lambda: SqliteStore(tmp_path / "state" / "prudent.sqlite"),
+        "postgres": lambda: PostgresStore(request.getfixturevalue("postgres_url")),
     }
     made = makers[request.param]()
     yield made
     made.close()
+
+
+@pytest.fixture
+def postgres_url(postgres: Server) -> str:
+    """An empty place on the server: a schema of its own, which is quicker made than a database."""
+    name = f"s{secrets.token_hex(6)}"
+    postgres.ask(f"CREATE SCHEMA {name}")
+    return f"{postgres.url()}?options=-csearch_path%3D{name}"
 
 
 @pytest.fixture

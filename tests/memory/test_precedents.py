@@ -10,14 +10,15 @@ import pytest
 from agent.domain import Change, Criterion, Finding, Precedent, Record, Verdict
 from memory.incidents import Incident, incidents
 from memory.precedents import precedents_for, reopening
+from memory.store import Store
 
 RACE, WEDGE = "multi-stream-race-under-capture", "overlap-scheduler-abort-wedge"
 SAFE = {"SGLANG_OPT_USE_MULTI_STREAM_OVERLAP": "0", "disable-overlap-schedule": "true", "cuda-graph-max-bs": "32"}
 
 
 @pytest.fixture
-def find(nouns: Any) -> Any:
-    """Asks for precedents on a small catalogue."""
+def find(nouns: Any, store: Store) -> Any:
+    """Asks each store for precedents on a small catalogue."""
     catalogue = (
         nouns.knob("cuda-graph-max-bs", subsystem="decode graph capture", couples=("max-running-requests",)),
         nouns.knob("SGLANG_OPT_USE_MULTI_STREAM_OVERLAP", subsystem="decode graph capture", kind="env"),
@@ -34,10 +35,12 @@ def find(nouns: Any) -> Any:
         version: str | None = "0.5.14",
         in_force: dict[str, str] | None = None,
     ) -> dict[str, Precedent]:
+        for record in sorted(records, key=lambda one: one.seq):
+            store.append(record)
         found = precedents_for(
             change,
             knobs=catalogue,
-            records=records,
+            history=store,
             incidents=incidents() if given is None else given,
             engine="sglang",
             version=version,

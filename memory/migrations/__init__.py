@@ -1,0 +1,1 @@
+"""The tables of the store, revision by revision; Alembic runs what is here, nothing imports it."""

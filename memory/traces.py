@@ -1,0 +1,149 @@
+"""Record -> what it leaves in the index, so that a change finds its precedents without reading them all.
+
+A record leaves traces: the knobs that it set, the values that it set them to and took them from, the metrics that it
+broke. A path asks for one trace, and says what a record is worth that left it; a store walks the heaviest paths first.
+Subsystems and couplings are not kept: they are the catalogue's, which knows more in every version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from agent.domain import Knob, Record
+from memory.incidents import is_on, number_in
+from memory.told import breached_metrics, is_echo
+
+LONGEST_WORD = 64
+"""Characters: no knob's name has a longer word, and a server's text index takes none beyond 2 KB."""
+MOST_PROSE = 100_000
+"""Characters of a record's text that are indexed."""
+
+
+class Trace(NamedTuple):
+    """One entry of the index."""
+
+    metric: str = ""
+    """A metric that the record broke; empty: whatever it broke."""
+    knob: str = ""
+    """A knob that it set; empty: whatever it set."""
+    aim: str = ""
+    """`to:` and `from:` with a value, `kept`, `undoes:` with a run; empty: whatever it was after."""
+
+
+class Path(NamedTuple):
+    """Where to look for records, and what they weigh there."""
+
+    weight: int
+    """What a record is worth that is found here."""
+    trace: Trace = Trace()
+    """The trace that it has to have left."""
+    worker: str | None = None
+    """The worker that it has to be about; None: any."""
+    phrase: str = ""
+    """Words that its text has to hold, as `plain` writes them; with a phrase the trace does not count."""
+
+
+def is_silent(record: Record) -> bool:
+    """Whether a record says nothing about a change: a question, a worker that was as asked, a deferral told again."""
+    return record.verdict.decision in {"answered", "unchanged"} or is_echo(record)
+
+
+def traces_of(record: Record) -> frozenset[Trace]:
+    """Everything that a record can be found by."""
+    change, decision = record.change, record.verdict.decision
+    if is_silent(record):
+        return frozenset()
+    metrics = ("", *breached_metrics(record))
+    found = {Trace(metric=metric) for metric in metrics if metric}
+    if change is None:
+        return frozenset(found)
+    if decision == "kept":
+        found.add(Trace(aim="kept"))
+        if change.undoes is not None:
+            found.add(Trace(aim=f"undoes:{change.undoes}"))
+    together = _short("+".join(sorted({setting.knob for setting in change.settings})))
+    for setting in change.settings:
+        aims = ["", *(f"to:{one}:{together}" for one in _values(setting.new))]
+        if decision == "kept":
+            pairs = zip(_values(setting.old), _values(setting.new), strict=True)
+            aims += [f"from:{old}" for old, new in pairs if old != new]
+        found |= {Trace(metric, setting.knob, aim) for metric in metrics for aim in aims}
+    return frozenset(found)
+
+
+def to_value(knob: Knob | None, value: str | None, together: Iterable[str]) -> str:
+    """The aim of records that set a knob to a value, together with exactly these knobs."""
+    return f"to:{_value(knob, value)}:{_short('+'.join(sorted(together)))}"
+
+
+def from_value(knob: Knob | None, value: str | None) -> str:
+    """The aim of records that were kept and set a knob away from a value."""
+    return f"from:{_value(knob, value)}"
+
+
+def prose_of(record: Record) -> str:
+    """What can be searched of a record: who it is about, and its words, but for the names of the knobs that it set.
+
+    Those are found by their traces; left in, they would hide the few records that only speak of a knob.
+    """
+    if is_silent(record):
+        return ""
+    said = [record.request.text, record.verdict.why, record.verdict.reopen_when or "", *record.notes]
+    if record.approval is not None:
+        said.append(record.approval.reason)
+    text = plain(" ".join(said)[:MOST_PROSE])
+    own = {setting.knob for setting in record.change.settings} if record.change else set()
+    for name in sorted(map(plain, own), key=len, reverse=True):
+        text = f" {text} ".replace(f" {name} ", "  ").strip()
+    return f"{worker_word(record.worker)} {' '.join(text.split())}"
+
+
+def worker_word(worker: str) -> str:
+    """A worker's name as one word that no text holds by chance."""
+    return f"w{worker.encode().hex()}w"
+
+
+def plain(text: str) -> str:
+    """Words of ASCII letters and digits in lower case with single spaces, which every text index splits alike."""
+    return " ".join(word for word in re.findall(r"[a-z0-9]+", text.lower()) if len(word) <= LONGEST_WORD)
+
+
+def names_of(knob: Knob) -> tuple[str, ...]:
+    """Phrases by which a text speaks of a knob: its name and spellings; a single short word would be anything."""
+    phrases = (plain(name) for name in (knob.name, *(spelling.text for spelling in knob.spellings)))
+    return tuple(dict.fromkeys(phrase for phrase in phrases if " " in phrase))
+
+
+def speaks_of(record: Record, phrases: Iterable[str]) -> bool:
+    """Whether a record's text holds one of the phrases."""
+    prose = f" {prose_of(record)} "
+    return any(f" {phrase} " in prose for phrase in phrases)
+
+
+def _values(value: str | None) -> Iterator[str]:
+    """A value as it is indexed: exactly, and as a switch, because a record does not know which of both it is."""
+    yield _exact(value)
+    yield "on" if is_on(value) else "off"
+
+
+def _value(knob: Knob | None, value: str | None) -> str:
+    if knob is not None and knob.value == "switch":
+        return "on" if is_on(value) else "off"
+    return _exact(value)
+
+
+def _exact(value: str | None) -> str:
+    if value is None:
+        return "none"
+    number = number_in(value)
+    # Adding zero makes one number of the two zeros that floating point has.
+    return f"={_short(value.strip())}" if number is None else f"#{number + 0.0!r}"
+
+
+def _short(text: str) -> str:
+    """A long text, or one that a server's text cannot hold, as its hash: an index entry has to fit a page."""
+    fits = len(text) <= 100 and text.isprintable()
+    return text if fits else f"sha256:{hashlib.sha256(text.encode(errors='replace')).hexdigest()}"
