@@ -29,6 +29,7 @@ from memory.store import Owner, Store
 from policies.load import load as load_policy
 from tools.engines.catalogue import knobs
 from tools.host import Host
+from tools.installed import HelpTexts
 from tools.local import LocalHost
 from tools.service import CommandService, ServiceSpec, SystemdService
 from tools.worker import Worker
@@ -120,7 +121,7 @@ def assemble(
         parts = Parts(
             name=name,
             settings=chosen,
-            worker=_worker(name, chosen, catalogue, host or _host(chosen), monotonic, sleep),
+            worker=_worker(name, chosen, catalogue, host or _host(chosen), monotonic, sleep, _help_texts(settings)),
             store=store,
             reasoner=_reasoner(settings, environ),
             rules=Rules(),
@@ -158,6 +159,11 @@ def same_machine(owner: Owner) -> bool:
     return owner.boot_id == _boot_id() or owner.host == platform.node()
 
 
+def _help_texts(settings: Settings) -> HelpTexts:
+    """Kept beside the embedded store, so that an engine is asked once and not in every run."""
+    return HelpTexts(Path(settings.store.path).parent / "help")
+
+
 def _host(worker: WorkerSettings) -> Host:
     return LocalHost(Path(worker.directory))
 
@@ -169,6 +175,7 @@ def _worker(
     host: Host,
     monotonic: Callable[[], float],
     sleep: Callable[[float], None],
+    help_texts: HelpTexts,
 ) -> Worker:
     return Worker(
         name,
@@ -184,6 +191,7 @@ def _worker(
         service=_service(worker),
         knobs=catalogue,
         version=worker.version,
+        help_texts=help_texts,
         clock=monotonic,
         sleep=sleep,
     )

@@ -28,9 +28,11 @@ from tools.engines.catalogue import canonical, spellings
 from tools.engines.contract import Remark, check_contract
 from tools.engines.engine import Account, engine_of
 from tools.engines.facts import StartupFacts
+from tools.engines.help_text import Installed
 from tools.engines.log_lines import lines_of
 from tools.engines.model_shape import ModelShape, read_shape
 from tools.host import Host
+from tools.installed import HELP_SECONDS, HelpTexts, installed_engine
 from tools.serve_script.edit import Intent, diff, plan_edit, value_of
 from tools.serve_script.handover import Handover, handover
 from tools.serve_script.launches import LineOf, Target
@@ -206,6 +208,7 @@ class Worker:
         service: What restarts it.
         knobs: The engine's catalogue.
         version: The engine's version, where the settings say it.
+        help_texts: Help texts of installed engines that were asked before; None: this process remembers its own.
         clock: Seconds that only go forward.
         sleep: Lets seconds pass.
     """
@@ -224,6 +227,7 @@ class Worker:
         service: ServiceSpec,
         knobs: Sequence[Knob],
         version: str | None = None,
+        help_texts: HelpTexts | None = None,
         load: str | None = None,
         partners: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
@@ -242,6 +246,7 @@ class Worker:
         self._log = log
         self._knobs = tuple(knobs)
         self._version = version
+        self._help_texts = help_texts or HelpTexts()
         self._clock = clock
         self._sleep = sleep
         self._transactions: dict[str, RunTransaction] = {}
@@ -436,6 +441,9 @@ class Worker:
         written = self.launch(snapshot.script, snapshot.version)
         launch: dict[str, str | None] = {name: one.value for name, one in written.items()}
         spelled = {name: one.spelling for name, one in written.items()}
+        installed = self.installed(snapshot)
+        if installed.flags is not None:
+            spelled |= {word: word for word in _other_flags(snapshot) if word not in spelled.values()}
         for setting in change.settings:
             launch[setting.knob] = setting.new
             spelled[setting.knob] = setting.spelling
@@ -446,6 +454,18 @@ class Worker:
             spelled=spelled,
             changed={setting.knob for setting in change.settings},
             facts=snapshot.facts,
+            installed=installed,
+        )
+
+    def installed(self, snapshot: Snapshot) -> Installed:
+        """What the next start of the worker would run, by its own word; what cannot be asked says so in `basis`."""
+        return installed_engine(
+            self.host,
+            self.engine,
+            snapshot.server,
+            running=snapshot.version,
+            texts=self._help_texts,
+            limit_seconds=HELP_SECONDS,
         )
 
     def live_requests(self) -> int | None:
@@ -620,6 +640,12 @@ class Worker:
             if knob.kind == "env" and knob.name in process.environ:
                 values[knob.name] = canonical(knob, process.environ[knob.name])
         return values
+
+
+def _other_flags(snapshot: Snapshot) -> list[str]:
+    """Flags of the running process that stand in the script word for word, so that the next start has them too."""
+    words = [word.partition("=")[0] for word in snapshot.server.argv if word.startswith("--") and len(word) > 2]
+    return [word for word in dict.fromkeys(words) if word.encode() in snapshot.script]
 
 
 def _operation(setting: Setting) -> Literal["set", "add", "unset"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal, NamedTuple, cast
 
 import typer
 
@@ -17,6 +17,7 @@ from agent.nodes.estimate_memory import measured_starts
 from agent.settings import Settings, find, load
 from tools.engines.catalogue import bounds, check_value, knob_named, knobs
 from tools.engines.explain import knob_lines, memory_bar
+from tools.engines.help_text import Installed
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 WorkerArgument = Annotated[str | None, typer.Argument(help="The worker; left out where there is one only.")]
@@ -52,7 +53,7 @@ def explain_command(
     if found is None:
         raise NotUnderstood(f"No setting of {chosen.engine} is called {knob!r}.", "See prudent knobs.")
     with assemble(settings, name, environ=os.environ) as parts:
-        version, values, written = _on_worker(parts, found)
+        version, values, written, installed = _on_worker(parts, found)
         earlier = [
             f"{record.at:%Y-%m-%d} run {record.run}: {record.change.summary}: {record.verdict.decision}"
             for record in parts.store.records(worker=name, limit=200)
@@ -64,12 +65,13 @@ def explain_command(
                 "knob": found.model_dump(mode="json"),
                 "in_force": None if values is None else values.get(found.name),
                 "in_script": written,
+                "installed": None if installed is None else installed.model_dump(mode="json", exclude={"flags"}),
                 "history": earlier,
             }
         )
         return
     for line in (
-        *knob_lines(found, version, written=written, values=values),
+        *knob_lines(found, version, written=written, values=values, installed=installed),
         *(f"  before       {e}" for e in earlier),
     ):
         console().print(shown(line))
@@ -192,12 +194,21 @@ def _called(words: str, known: tuple[Knob, ...]) -> Knob | None:
     return next((knob for knob in known if words.lower() in knob.words), None)
 
 
-def _on_worker(parts: Assembly, knob: Knob) -> tuple[str | None, Mapping[str, str] | None, Any]:
-    """Version, values in force and the text in the script; a worker that is down leaves what is known without it."""
+class _OnWorker(NamedTuple):
+    """What a worker says about a knob; None where it is down."""
+
+    version: str | None
+    in_force: Mapping[str, str] | None
+    written: str | None
+    installed: Installed | None
+
+
+def _on_worker(parts: Assembly, knob: Knob) -> _OnWorker:
+    """Version, values in force, the text in the script, and what the installed engine's help lists."""
     worker = parts.parts.worker
     try:
         snapshot = worker.snapshot()
     except (Refused, HostError):
-        return parts.parts.settings.version, None, None
+        return _OnWorker(parts.parts.settings.version, None, None, None)
     written = worker.value_in(snapshot.script, knob, snapshot.version)
-    return snapshot.version, snapshot.in_force, written.value
+    return _OnWorker(snapshot.version, snapshot.in_force, written.value, worker.installed(snapshot))

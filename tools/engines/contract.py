@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
@@ -11,6 +10,7 @@ from agent.domain import Knob, Noun, Spelling
 from tools.engines.catalogue import Engine, check_value, knob_named, knobs, plain, release, spellings
 from tools.engines.couplings import Coupled, coupled_remarks
 from tools.engines.facts import StartupFacts
+from tools.engines.help_text import Installed, same_release
 
 
 class Remark(Noun):
@@ -28,6 +28,9 @@ class Remark(Noun):
         "clamped",  # another value will be in force
         "truncated",  # the capture list will be cut
         "ignored",  # it has no effect beside another setting
+        "other_version",  # what is installed is not what runs: the next start is another version's
+        "not_asked",  # the installed engine could not be asked, so that the catalogue alone counts
+        "asked",  # it was asked, and what is said about flags rests on its own word
     ]
     """What would happen."""
     refuse: bool
@@ -46,7 +49,7 @@ def check_contract(
     spelled: Mapping[str, str],
     changed: Collection[str] = (),
     facts: StartupFacts | None = None,
-    known_flags: Collection[str] | None = None,
+    installed: Installed | None = None,
 ) -> tuple[Remark, ...]:
     """Check a launch against the engine version that will read it.
 
@@ -58,13 +61,16 @@ def check_contract(
         changed: Names of the knobs that the change is about; remarks that touch none of them are left out, except those
             that would keep the engine from starting. Empty: all remarks.
         facts: The last start, for limits that depend on the model and the pool.
-        known_flags: Flags of the installed engine's own --help, where it could be asked; it overrules the catalogue.
+        installed: What the next start would run, where somebody asked it; its version and its own --help overrule what
+            runs now and the catalogue. None: nobody asked.
 
     Returns:
         What would refuse the launch first.
     """
+    running = version
+    version = (installed.version if installed is not None else None) or version
     remarks = [
-        *_spelling_remarks(engine, version, spelled, known_flags),
+        *_spelling_remarks(engine, version, spelled, installed.flags if installed is not None else None),
         *_value_remarks(engine, launch),
         *map(_of, coupled_remarks(engine, launch, facts)),
     ]
@@ -74,13 +80,23 @@ def check_contract(
             for remark in remarks
             if remark.refuse or remark.knob in changed or any(name in remark.says for name in changed)
         ]
+    remarks += _basis(engine, running, installed)
     return tuple(sorted(remarks, key=lambda remark: not remark.refuse))
 
 
-def flags_in_help(text: str) -> frozenset[str]:
-    """The flags in an argument parser's usage or help text, without what its error line quotes."""
-    usage = re.split(r"^[^\n]*: error: ", text, maxsplit=1, flags=re.MULTILINE)[0]
-    return frozenset(re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*(?<!-)", usage))
+def _basis(engine: Engine, running: str | None, installed: Installed | None) -> Iterable[Remark]:
+    """What the remarks rest on, where the installed engine was to be asked."""
+    if installed is None:
+        return
+    if running is not None and installed.version is not None and not same_release(running, installed.version):
+        says = f"{engine} {installed.version} is installed while {running} runs: the next start is the other version's."
+        yield Remark(kind="other_version", refuse=False, knob=engine, says=says)
+    if installed.flags is None:
+        says = f"{installed.basis[0].upper()}{installed.basis[1:]}; what is known of flags is the catalogue's word."
+        yield Remark(kind="not_asked", refuse=False, knob=engine, says=says)
+    else:
+        says = f"What is known of flags is the word of {installed.basis}."
+        yield Remark(kind="asked", refuse=False, knob=engine, says=says)
 
 
 def _spelling_remarks(

@@ -6,12 +6,18 @@ from collections.abc import Mapping
 
 from agent.domain import Forecast, Knob
 from tools.engines.catalogue import bounds, spellings
+from tools.engines.help_text import Installed
 
 _WIDTH = 60
 
 
 def knob_lines(
-    knob: Knob, version: str | None, *, written: str | None = None, values: Mapping[str, str] | None = None
+    knob: Knob,
+    version: str | None,
+    *,
+    written: str | None = None,
+    values: Mapping[str, str] | None = None,
+    installed: Installed | None = None,
 ) -> tuple[str, ...]:
     """Everything that is known of a knob, and of it on one worker where that is given.
 
@@ -20,6 +26,7 @@ def knob_lines(
         version: The engine's version; None: not known.
         written: Its text in the serve script; None: absent, or not asked.
         values: Values in force by knob name; None: not asked.
+        installed: The engine that the next start would run; None: not asked.
     """
     accepted = spellings(knob, version)
     lines = [f"{knob.name} ({knob.engine}, {knob.kind}): {knob.meaning}"]
@@ -40,6 +47,8 @@ def knob_lines(
         ]
         if life:
             lines.append(f"               {spelling.text}: {', '.join(life)}")
+    if installed is not None:
+        lines.append(f"  installed    {_listed(knob, installed)}")
     if knob.logged:
         lines.append(f"  in the log   {knob.logged}")
     if knob.coupling and knob.coupling != "None.":
@@ -51,6 +60,13 @@ def knob_lines(
     lines.append(f"  risk         {knob.risk} ({knob.subsystem}); a change demands: {demands}")
     lines.append(f"  source       {knob.source}")
     return tuple(lines)
+
+
+def _listed(knob: Knob, installed: Installed) -> str:
+    if knob.kind == "env" or installed.flags is None:
+        return installed.basis
+    there = [spelling.text for spelling in knob.spellings if spelling.text in installed.flags]
+    return f"{', '.join(there) if there else 'not'} in {installed.basis}"
 
 
 def memory_bar(forecast: Forecast, floor_gb: float, *, width: int = _WIDTH) -> str:

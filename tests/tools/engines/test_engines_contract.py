@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tools.engines.catalogue import knobs, spellings
-from tools.engines.contract import check_contract, flags_in_help
+from tools.engines.contract import check_contract
+from tools.engines.help_text import Installed, flags_in_help
 from tools.engines.log_lines import lines_of
 from tools.engines.sglang_log import read_log
 
@@ -62,15 +63,40 @@ def test_the_installed_engines_own_help_is_believed():
     assert len(known) > 400
     assert {"--cuda-graph-max-bs", "--cuda-graph-max-bs-decode", "--mem-fraction-static", "-h"} <= known
     assert "--cuda-graph-max-batch" not in known
-    (remark,) = check_contract(
+    asked = Installed(version="0.5.14", flags=known, basis="the --help of the installed 0.5.14")
+    remark, basis = check_contract(
         "sglang",
         "0.5.14",
         launch={},
         spelled={"--cuda-graph-max-batch": "--cuda-graph-max-batch"},
-        known_flags=known,
+        installed=asked,
     )
     assert (remark.kind, remark.refuse) == ("unknown", True)
     assert "--cuda-graph-max-bs" in remark.says
+    assert (basis.kind, basis.refuse) == ("asked", False)
+
+
+@pytest.mark.parametrize("changed", [(), ("max-running-requests",)])
+def test_what_is_installed_counts_and_not_what_runs(changed):
+    """The next start is the installed version's: it has dropped the flag, though the running one was started with it."""
+    asked = Installed(version="0.5.20", basis="the --help of the installed 0.5.20 could not be asked: no end in time")
+
+    remarks = check_contract(
+        "sglang",
+        "0.5.14",
+        launch={"cuda-graph-max-bs": "96", "max-running-requests": "256"},
+        spelled={"cuda-graph-max-bs": "--cuda-graph-max-bs", "max-running-requests": "--max-running-requests"},
+        changed=changed,
+        installed=asked,
+    )
+
+    assert [(remark.kind, remark.refuse) for remark in remarks] == [
+        ("ambiguous", True),
+        ("other_version", False),
+        ("not_asked", False),
+    ]
+    assert "0.5.20 is installed while 0.5.14 runs" in remarks[1].says
+    assert "no end in time" in remarks[2].says
 
 
 def test_every_flag_of_the_catalogue_for_0_5_14_is_one_that_0_5_14_has():

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tools.engines.catalogue import in_force, knobs
-from tools.engines.log_lines import lines_of
 from tools.engines.drift import compare
+from tools.engines.log_lines import lines_of
 from tools.engines.sglang_info import effective, graph_gb, version
 from tools.engines.sglang_log import read_log
 
