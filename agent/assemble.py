@@ -7,7 +7,7 @@ import platform
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from agent.graph import Run, build
 from agent.reasoning.fallback import Fallback
 from agent.reasoning.reasoner import Reasoner
 from agent.reasoning.rules import Rules
-from agent.settings import Settings, WorkerSettings
+from agent.settings import DIRECTORY, LOCAL, Settings, WorkerSettings
 from agent.state import Parts, RunState, Stop
 from memory import backends
 from memory.incidents import incidents
@@ -117,17 +117,21 @@ def assemble(
     _, chosen = settings.worker(name)
     policy = load_policy(chosen.policy)
     catalogue = knobs(chosen.engine)
-    with open_store(settings) as store, _checkpoints(_location(settings)) as checkpoints:
+    with (
+        open_store(settings) as store,
+        _checkpoints(_location(settings)) as checkpoints,
+        nullcontext(host) if host is not None else _reached(settings, chosen) as machine,
+    ):
         parts = Parts(
             name=name,
             settings=chosen,
-            worker=_worker(name, chosen, catalogue, host or _host(chosen), monotonic, sleep, _help_texts(settings)),
+            worker=_worker(name, chosen, catalogue, machine, monotonic, sleep, _help_texts(settings)),
             store=store,
             reasoner=_reasoner(settings, environ),
             rules=Rules(),
             policy=policy,
             knobs=catalogue,
-            incidents=incidents(),
+            incidents=(*incidents(), *store.incidents()),
             owner=owner_here(),
             clock=clock,
             seed=zlib.crc32(os.urandom(8)) if seed is None else seed,
@@ -164,8 +168,25 @@ def _help_texts(settings: Settings) -> HelpTexts:
     return HelpTexts(Path(settings.store.path).parent / "help")
 
 
-def _host(worker: WorkerSettings) -> Host:
-    return LocalHost(Path(worker.directory))
+@contextmanager
+def _reached(settings: Settings, worker: WorkerSettings) -> Iterator[Host]:
+    """The worker's machine: this one, or one behind a connection that ends with the block.
+
+    Raises:
+        Refused: no connection comes about; see `SshHost.connect`.
+    """
+    if worker.host == LOCAL:
+        yield LocalHost(Path(worker.directory))
+        return
+    # The library behind it takes a while to import, which nobody with a worker on this machine should wait for.
+    from tools.ssh import SshHost  # noqa: PLC0415
+    from tools.ssh_target import SshTarget  # noqa: PLC0415
+
+    said = settings.hosts.get(worker.host)
+    target = SshTarget.parse(worker.host) if said is None else SshTarget(name=worker.host, **said.model_dump())
+    own = None if worker.directory == DIRECTORY else worker.directory
+    with closing(SshHost.connect(target.model_copy(update={"directory": own}))) as host:
+        yield host
 
 
 def _worker(

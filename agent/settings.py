@@ -18,6 +18,8 @@ from agent.mistakes import explained, line_of
 FILE = "prudent.toml"
 LOCAL = "local"
 """The host that is this machine."""
+DIRECTORY = ".prudent/host"
+"""Prudent's own directory on a worker's machine, where the settings do not name one."""
 JOURNAL = "journal"
 """The log that journald keeps of a unit."""
 
@@ -111,8 +113,9 @@ class WorkerSettings(Noun):
     """A policy's name, or the path of a policy file."""
     plan: str | None = None
     """The performance plan document that decisions are recorded in."""
-    directory: str = ".prudent/host"
-    """Prudent's own directory on the worker's machine."""
+    directory: str = DIRECTORY
+    """Prudent's own directory on the worker's machine; left out, it lies beside the settings file, and on another
+    machine in the home of the user that commands run as."""
     service: CommandService | SystemdService = Field(discriminator="kind")
     """What restarts it."""
 
@@ -249,9 +252,9 @@ def _possible(path: Path, text: str, name: str, worker: WorkerSettings) -> None:
         return f"{path}:{line}" if line else str(path)
 
     if worker.host != LOCAL:
-        for key in ("script", "log"):
+        for key, besides in (("script", None), ("log", JOURNAL), ("directory", DIRECTORY)):
             value = getattr(worker, key)
-            if not value.startswith("/") and not (key == "log" and value == JOURNAL):
+            if not value.startswith("/") and value != besides:
                 raise BadSettings(
                     f"{at(key)}: 'workers.{name}.{key}' is {value!r}, which means nothing on the host {worker.host}.",
                     "Write the path from the root, as it is there.",

@@ -19,6 +19,7 @@ from rich.table import Table
 from agent.assemble import Assembly, assemble, open_store, owner_lives, same_machine
 from agent.domain import Approval, Decision, Plan, Request, Verdict
 from agent.doors.carry import INTERRUPTED, Outcome, carry, pause
+from agent.doors.doctor import doctor
 from agent.doors.drawing import edges, mermaid
 from agent.doors.lab import lab
 from agent.doors.logged import logged
@@ -272,6 +273,7 @@ def show(run: Annotated[str, typer.Argument(help="The run.")], as_json: Json = F
         out.print(shown(f"run {run}: {row.request.text!r}, {row.state}"))
 
 
+app.command("doctor")(doctor)
 app.command("knobs")(knobs_command)
 app.command("explain")(explain_command)
 app.command("forecast")(forecast_command)
