@@ -33,6 +33,7 @@ from tools.engines.log_lines import lines_of
 from tools.engines.model_shape import ModelShape, read_shape
 from tools.host import Host
 from tools.installed import HELP_SECONDS, HelpTexts, installed_engine
+from tools.log_source import log_of
 from tools.serve_script.edit import Intent, diff, plan_edit, value_of
 from tools.serve_script.handover import Handover, handover
 from tools.serve_script.launches import LineOf, Target
@@ -41,11 +42,11 @@ from tools.serve_script.read import kind_of, read_launches
 from tools.serve_script.secrets import mask, mask_argv
 from tools.serve_script.text import OPAQUE, plain
 from tools.service import Progress, ServiceSpec, Waited, wait_ready
-from tools.transaction import Heartbeat, Observation, Writer
+from tools.transaction import Heartbeat, Leftover, Observation, Writer
 
-TAILS_OF_A_LOG = (4 * 1024 * 1024, 64 * 1024 * 1024)
-"""Bytes from the end of a log in which its last start is looked for, before all of it is read. A recorded start takes
-0.1 MB, and a day of decode lines some ten."""
+TAILS_OF_A_LOG = (4 * 1024 * 1024, 64 * 1024 * 1024, 1 << 40)
+"""Bytes from the end of a log in which its last start is looked for, one after the other; the last is all of it. A
+recorded start takes 0.1 MB, and a day of decode lines some ten."""
 EARLIER_STARTS = 8
 """Starts before the last that a forecast learns from; more of them say little more."""
 LEASE_SECONDS = 60.0
@@ -200,7 +201,7 @@ class Worker:
         engine: What it runs.
         script: Absolute path of the launch file.
         launch: Which of its launches, where it has several: a name, or `port:N`.
-        log: Absolute path of its log.
+        log: Absolute path of its log, or `journal` for what journald keeps of its unit.
         control: Where it answers.
         entry: Where its users send requests.
         load: Where load for a measurement is sent; None: to the worker itself.
@@ -239,11 +240,12 @@ class Worker:
         self.entry = entry
         self.load = load or control
         self.partners = tuple(partners)
-        self.writer = Writer(host, name, script, service)
+        entered = urlsplit(entry)
+        self.writer = Writer(host, name, script, service, ports=(self._port, *filter(None, (entered.port,))))
+        self.log = log_of(host, log, service)
         self.engine = engine_of(engine)
         self._script = script
         self._target = Target.parse(launch)
-        self._log = log
         self._knobs = tuple(knobs)
         self._version = version
         self._help_texts = help_texts or HelpTexts()
@@ -286,7 +288,11 @@ class Worker:
     def observe(self) -> Observation:
         """The host's view: script hash, main process, listener, transaction and lease."""
         variables = [knob.name for knob in self._knobs if knob.kind == "env"]
-        return self.writer.observe(environ_names=variables, port=self._port)
+        return self.writer.observe(environ_names=variables)
+
+    def leftovers(self) -> tuple[Leftover, ...]:
+        """What stands in the way of the worker's next start, or holds what it will need."""
+        return self.writer.observe(leftovers=True).leftovers or ()
 
     def info(self) -> Account:
         """The engine's own account of itself.
@@ -318,40 +324,24 @@ class Worker:
             raise self._down(f"{self.control} does not answer as {self.engine.name} does")
         return account
 
-    def facts(self, version: str | None = None, *, after: int = 0) -> StartupFacts | None:
-        """The last start in the log, or in what was written to it since it had `after` bytes.
+    def facts(self, version: str | None = None, *, after: str = "") -> StartupFacts | None:
+        """The last start in the log, or in what was written to it since a mark of `log.mark`.
 
         None where the log cannot be read, or holds no start there.
         """
         return self._starts(version, after)[0]
 
-    def log_bytes(self) -> int | None:
-        """Size of the log now, so that a later start can be told from those before; None: it cannot be read."""
-        try:
-            done = self.host.run(["stat", "-L", "-c", "%s", self._log], timeout=QUESTION_SECONDS)
-        except HostError:
-            return None
-        return int(done.stdout) if done.status == 0 else None
-
-    def _starts(self, version: str | None, after: int = 0) -> tuple[StartupFacts | None, tuple[StartupFacts, ...]]:
+    def _starts(self, version: str | None, after: str = "") -> tuple[StartupFacts | None, tuple[StartupFacts, ...]]:
         """The last start and those before it; a worker that has run for days has its start far up in the log."""
-        size = self.log_bytes()
-        if size is None:
-            return None, ()
-        since = size - after if after <= size else size
-        for window in (*TAILS_OF_A_LOG, since):
-            tail = min(window, since)
-            if tail <= 0:
+        for window in TAILS_OF_A_LOG:
+            tail = self.log.tail(window, after=after)
+            if tail is None:
                 break
-            try:
-                text = self.host.read(self._log, tail=tail)
-            except HostError:
-                return None, ()
             log = self.engine.read_log(
-                lines_of(io.BytesIO(text)), version=version or self._version, earlier=EARLIER_STARTS
+                lines_of(io.BytesIO(tail.text)), version=version or self._version, earlier=EARLIER_STARTS
             )
             whole = log.facts is not None and bool(log.facts.settings)
-            if whole or tail == since:
+            if whole or tail.whole:
                 return (log.facts if whole else None), log.earlier
         return None, ()
 
@@ -485,7 +475,7 @@ class Worker:
         """What a change costs, from this worker's own last start."""
         snapshot = self.snapshot()
         if snapshot.facts is None:
-            why = f"the log {self._log} holds no start to forecast from; the checks after the start decide"
+            why = f"{self.log.name} holds no start to forecast from; the checks after the start decide"
             return Forecast(rows=(), free_after_capture=None, restart_seconds=None, fits="unsure", why=why)
         wanted = {setting.knob: setting.new for setting in change.settings}
         return self.engine.forecast(
@@ -562,7 +552,7 @@ class Worker:
         started: Process,
         *,
         limit_seconds: float,
-        log_before: int,
+        log_before: str,
         tell: Tell,
         pause: Callable[[float], None] | None = None,
     ) -> Waited:
@@ -571,7 +561,7 @@ class Worker:
         Args:
             started: What the service manager started.
             limit_seconds: After this the start has failed; after half of it without progress it stands still.
-            log_before: Bytes that the log had before: starts up to there are not this one.
+            log_before: The mark of the log from before: starts up to there are not this one.
             tell: Hears how far it is.
             pause: Lets time pass between two looks; may raise to end the wait.
         """

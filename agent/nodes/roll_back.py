@@ -11,7 +11,7 @@ from langgraph.types import Command
 from agent.domain import Execution, Plan, ProvenState, Reading, Setting, Verdict
 from agent.errors import HostError, NoAnswer, PrudentError, Refused, RunInFlight
 from agent.nodes.execute import said
-from agent.nodes.startup import log_bytes, note_log_bytes, read_start
+from agent.nodes.startup import log_mark, note_log_mark, read_start
 from agent.state import Parts, RunState, Tell, tell_of
 from tools.worker import RunTransaction
 
@@ -68,7 +68,7 @@ def _undo(plan: Plan, parts: Parts, tell: Tell) -> _Undone:
             if execution.state in {"undone", "committed"}:
                 return _Undone(execution, None)
             tell({"kind": "step", "text": f"taking it back: {plan.change.summary}"})
-            note_log_bytes(plan.run, "restored", parts)
+            note_log_mark(plan.run, "restored", parts)
             return _Undone(transaction.undo(plan.watchdog_seconds), None)
         except NoAnswer as error:
             problem = error
@@ -116,7 +116,7 @@ def _prove(plan: Plan, execution: Execution, parts: Parts, tell: Tell) -> _Proof
         dict(expected.effective),
         phase="restored",
         limit_seconds=parts.policy.times.start_limit_seconds(baseline_start),
-        log_before=log_bytes(plan.run, "restored", parts) or log_bytes(plan.run, "candidate", parts),
+        log_before=log_mark(plan.run, "restored", parts) or log_mark(plan.run, "candidate", parts),
         parts=parts,
         tell=tell,
     )

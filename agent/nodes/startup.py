@@ -21,7 +21,7 @@ def read_start(
     *,
     phase: Phase,
     limit_seconds: float,
-    log_before: int,
+    log_before: str,
     parts: Parts,
     tell: Tell,
     pause: Callable[[float], None] | None = None,
@@ -35,7 +35,7 @@ def read_start(
         before: Values that were in force before, to find what moved without being asked.
         phase: `candidate` or `restored`.
         limit_seconds: After this the start has failed.
-        log_before: Bytes that the log had before: starts up to there are not this one.
+        log_before: The mark of the log from before: starts up to there are not this one.
         parts: What a node may use.
         tell: Hears how far it is.
         pause: Lets time pass between two looks; may raise to end the wait.
@@ -156,33 +156,34 @@ def _silence(phase: Phase, why: str) -> tuple[Reading, ...]:
     return tuple(Reading(metric=metric, phase=phase, value=None, unit="", no_data=why) for metric in metrics)
 
 
-def _last_words(says: str, log_before: int, parts: Parts) -> str:
+def _last_words(says: str, log_before: str, parts: Parts) -> str:
     """Why a start failed, with the line of the log that says so where there is one."""
     facts = parts.worker.facts(after=log_before)
     fatal = [failure for failure in facts.failures if failure.fatal] if facts else []
     return f"{says}; the log says: {fatal[0].line[:300]}" if fatal else says
 
 
-LOG_BYTES = "log_bytes"
-"""Size of the log before a restart, kept as a reading so that whoever resumes the run knows which start is which."""
+LOG_MARK = "log_mark"
+"""Where the log ended before a restart, kept as a reading so that whoever resumes knows which start is which."""
 
 
-def note_log_bytes(run: str, phase: Phase, parts: Parts) -> Reading:
-    """Write down how long the log is, before the host is asked for a restart."""
-    size = parts.worker.log_bytes()
+def note_log_mark(run: str, phase: Phase, parts: Parts) -> Reading:
+    """Write down where the log ends, before the host is asked for a restart."""
+    mark = parts.worker.log.mark()
     reading = Reading(
-        metric=LOG_BYTES,
+        metric=LOG_MARK,
         phase=phase,
-        value=None if size is None else float(size),
-        unit="B",
-        no_data=None if size is not None else "the log cannot be read",
+        value=None if mark is None else 1.0,
+        unit="",
+        no_data=None if mark is not None else "the log cannot be read",
         source=parts.settings.log,
+        detail=mark or "",
     )
     parts.store.keep_readings(run, [reading])
     return reading
 
 
-def log_bytes(run: str, phase: Phase, parts: Parts) -> int:
-    """How long the log was before a restart; 0 where nobody wrote it down."""
-    kept = [r.value for r in parts.store.readings(run, phase) if r.metric == LOG_BYTES and r.value is not None]
-    return int(kept[-1]) if kept else 0
+def log_mark(run: str, phase: Phase, parts: Parts) -> str:
+    """Where the log ended before a restart; empty where nobody wrote it down."""
+    kept = [r.detail for r in parts.store.readings(run, phase) if r.metric == LOG_MARK and r.value is not None]
+    return kept[-1] if kept else ""
