@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from evals.lab import machine as lab_machine
-from evals.lab.machine_image import cache, image
+from evals.lab.machine_image import ACCOUNTS, cache, image
+from tools.ssh import SshHost
+from tools.ssh_target import SshTarget
 
 REQUIRED = os.environ.get("PRUDENT_REQUIRE_HOST") == "1"
 CACHE = cache(os.environ)
@@ -57,3 +61,38 @@ def own_machine(host_cache) -> Iterator[lab_machine.Machine]:
     finally:
         made.down()
         shutil.rmtree(made.directory.parent, ignore_errors=True)
+
+
+def target(made: lab_machine.Machine, account: str, **changed: Any) -> SshTarget:
+    """The way to a machine as an account; `deploy` becomes root with sudo."""
+    fields: dict[str, Any] = {
+        "name": f"{account}-host",
+        "address": made.address,
+        "port": made.port,
+        "user": account,
+        "identity": str(made.key(account)),
+        "known_hosts": str(made.known_hosts),
+        "config": os.devnull,
+        "become": "sudo" if account == "deploy" else None,
+    }
+    return SshTarget(**{**fields, **changed})
+
+
+@pytest.fixture(scope="session")
+def way(machine: lab_machine.Machine) -> Callable[..., SshTarget]:
+    """Makes the way to the shared machine: as an account, with whatever is to be different."""
+    return functools.partial(target, machine)
+
+
+@pytest.fixture(scope="module", params=ACCOUNTS)
+def host(request: pytest.FixtureRequest, machine: lab_machine.Machine) -> Iterator[SshHost]:
+    """The shared machine over SSH: as root, as an ordinary user, and as one who becomes root with sudo."""
+    with SshHost.connect(target(machine, request.param)) as made:
+        yield made
+
+
+@pytest.fixture
+def root_host(machine: lab_machine.Machine) -> Iterator[SshHost]:
+    """The shared machine over SSH, as root."""
+    with SshHost.connect(target(machine, "root")) as made:
+        yield made
