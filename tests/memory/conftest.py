@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import memory
 from agent.domain import (
     Approval,
     Change,
@@ -174,3 +177,48 @@ def plan(nouns: Nouns) -> Callable[..., Plan]:
         )
 
     return make
+
+
+WRITER = """
+import sys
+from datetime import UTC, datetime
+from agent.domain import Approval, Record, Request, Verdict
+from memory.backends import open_store
+from memory.store import Owner
+
+name, location = sys.argv[1:3]
+place, now = 0, datetime.now(UTC)
+with open_store(location) as store:
+    while place < int(sys.argv[3]):
+        place += 1
+        run = f"r-{name}-{place}"
+        request = Request(run=run, text="x" * 3000, worker="decode", door="cli", by="ana", at=now)
+        store.open_run(request, Owner("box", "boot", 1, 1))
+        won = store.decide(Approval(run="shared", digest=str(place), decision="approve", by=name, door="cli",
+                                    at=now, expires=now))
+        spent = store.spend("shared", str(place))
+        store.append(Record(seq=0, run=run, worker="decode", at=now, request=request,
+                            verdict=Verdict(decision="kept", state="new", why="yes"), previous=""))
+        print(run, int(won), int(spent), place, flush=True)
+"""
+
+
+@pytest.fixture
+def writers() -> Callable[..., list[list[str]]]:
+    """Has four processes write to one store at once, and returns what they said of each run."""
+
+    def write(location: str, *, count: int) -> list[list[str]]:
+        crowd = [
+            subprocess.Popen(
+                [sys.executable, "-c", WRITER, name, location, str(count)],
+                cwd=Path(memory.__file__).parent.parent,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for name in "abcd"
+        ]
+        said = [process.communicate(timeout=240)[0] for process in crowd]
+        assert [process.returncode for process in crowd] == [0, 0, 0, 0]
+        return [line.split() for text in said for line in text.splitlines()]
+
+    return write

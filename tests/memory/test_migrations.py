@@ -117,6 +117,7 @@ SqliteStore(Path(sys.argv[1]))
 """
 
 
+@pytest.mark.slow
 def test_processes_that_find_an_old_file_at_once_bring_it_up_to_date_once(first: Path) -> None:
     """Four processes open the first version's file together, and all of them can use it."""
     code = "import sys; from pathlib import Path; from memory.sqlite import SqliteStore;" \

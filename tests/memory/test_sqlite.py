@@ -6,12 +6,9 @@ import json
 import os
 import random
 import shutil
-import signal
 import sqlite3
 import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,11 +18,8 @@ import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.sqlite import SqliteSaver
 
-import memory
 from agent.errors import StoreUnusable
 from memory.sqlite import SqliteStore
-
-ROOT = Path(memory.__file__).parent.parent
 
 
 def filled(path: Path, nouns: Any, count: int = 5) -> Path:
@@ -238,70 +232,17 @@ def test_the_chain_can_be_verified_without_prudent(tmp_path: Path, nouns: Any) -
             previous = kept
 
 
-WRITER = """
-import sys
-from datetime import UTC, datetime
-from pathlib import Path
-from agent.domain import Approval, Record, Request, Verdict
-from memory.sqlite import SqliteStore
-from memory.store import Owner
-
-name, path = sys.argv[1], Path(sys.argv[2])
-store, place, now = SqliteStore(path, patience=60), 0, datetime.now(UTC)
-while place < int(sys.argv[3]):
-    place += 1
-    run = f"r-{name}-{place}"
-    request = Request(run=run, text="x" * 3000, worker="decode", door="cli", by="ana", at=now)
-    store.open_run(request, Owner("box", "boot", 1, 1))
-    won = store.decide(Approval(run="shared", digest=str(place), decision="approve", by=name, door="cli",
-                                at=now, expires=now))
-    spent = store.spend("shared", str(place))
-    store.append(Record(seq=0, run=run, worker="decode", at=now, request=request,
-                        verdict=Verdict(decision="kept", state="new", why="yes"), previous=""))
-    print(run, int(won), int(spent), place, flush=True)
-"""
-
-
-def writer(name: str, path: Path, count: int, out: Path) -> subprocess.Popen[bytes]:
-    """Start a process that writes runs and says of each that it was acknowledged."""
-    with out.open("ab") as sink:
-        return subprocess.Popen([sys.executable, "-c", WRITER, name, str(path), str(count)], cwd=ROOT, stdout=sink)
-
-
-def test_processes_that_open_and_write_at_once_lose_nothing(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_processes_that_open_and_write_at_once_lose_nothing(tmp_path: Path, writers: Any) -> None:
     """Four processes make the file together; every record is there, and each decision was won and spent by one."""
     path = tmp_path / "prudent.sqlite"
-    outs = [tmp_path / f"{name}.out" for name in "abcd"]
-    crowd = [writer(out.stem, path, 25, out) for out in outs]
-    assert [process.wait(120) for process in crowd] == [0, 0, 0, 0]
-    lines = [line.split() for out in outs for line in out.read_text().splitlines()]
+    lines = writers(str(path), count=25)
     with closing(SqliteStore(path)) as store:
         assert {record.run for record in store.records()} == {line[0] for line in lines}
         assert len(lines) == 100
         assert store.broken_at() is None
     assert sum(int(line[1]) for line in lines) == 25
     assert sum(int(line[2]) for line in lines) == 25
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rounds", [6])
-def test_what_was_acknowledged_survives_a_kill(tmp_path: Path, rounds: int) -> None:
-    """Writers killed in the middle of their work leave every acknowledged record and a chain that holds."""
-    path, acknowledged = tmp_path / "prudent.sqlite", tmp_path / "acknowledged"
-    for place in range(rounds):
-        crowd = [writer(f"{place}{name}", path, 10_000, acknowledged) for name in "ab"]
-        seen = acknowledged.stat().st_size
-        deadline = time.monotonic() + 60
-        while acknowledged.stat().st_size < seen + 200 * (place + 1) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        for process in crowd:
-            process.send_signal(signal.SIGKILL)
-            process.wait(60)
-    said = {line.split()[0] for line in acknowledged.read_text().splitlines() if line.count(" ") == 3}
-    with closing(SqliteStore(path)) as store:
-        assert said <= {record.run for record in store.records()}
-        assert len(said) >= rounds
-        assert store.broken_at() is None
 
 
 def test_the_real_checkpointer_and_the_store_share_a_file(tmp_path: Path, nouns: Any) -> None:
