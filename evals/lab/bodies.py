@@ -33,7 +33,8 @@ def chatted(body: Mapping[str, Any]) -> Conversation:
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise ValueError("Messages cannot be empty.")
-    return understand(messages, [] if body.get("tool_choice") == "none" else body.get("tools") or [])
+    said = understand(messages, [] if body.get("tool_choice") == "none" else body.get("tools") or [])
+    return said._replace(adapter=_adapter(body), temperature=_temperature(body))
 
 
 def prompted(body: Mapping[str, Any]) -> Conversation:
@@ -49,7 +50,28 @@ def prompted(body: Mapping[str, Any]) -> Conversation:
         prompt, length = f"{len(ids)} ids {ids[:8]}", len(ids)
     else:
         raise ValueError("Either text, input_ids or input_embeds should be provided.")  # noqa: TRY004 - the client's slip
-    return understand([{"role": "user", "content": prompt}])._replace(length=max(length, 1))
+    said = understand([{"role": "user", "content": prompt}])
+    sampling = body.get("sampling_params")
+    temperature = _temperature(sampling if isinstance(sampling, Mapping) else body)
+    return said._replace(length=max(length, 1), adapter=_adapter(body), temperature=temperature)
+
+
+def _adapter(body: Mapping[str, Any]) -> str:
+    """The adapter that a request names: by itself, or behind the model's name and a colon."""
+    return str(body.get("lora_path") or str(body.get("model") or "").partition(":")[2])
+
+
+def _temperature(body: Mapping[str, Any]) -> float:
+    """The temperature of a request; both engines take 1 where none is given.
+
+    Raises:
+        ValueError: it is no number, or below 0.
+    """
+    value = body.get("temperature")
+    warm = 1.0 if value is None else float(value)
+    if warm < 0:
+        raise ValueError(f"temperature must be non-negative, got {warm}.")
+    return warm
 
 
 async def read(request: web.Request) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import resource
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,12 +87,15 @@ class Books:
             probes=open_probes,
             tokens=scheduler.tokens,
             prefilled=scheduler.prefilled,
+            heartbeat=round(at - scheduler.heartbeat, 3),
             silent=round(at - scheduler.heard, 3),
             places=[scheduler.limits.running, scheduler.places],
             free=[round(scheduler.limits.free, 3), round(scheduler.free, 3)],
             resident=_resident(),
             passes=[round(scheduler.nominal, 3), round(scheduler.took, 3)],
             replies=[self.right, self.wrong],
+            off=scheduler.punctuality.taken(),
+            cpu=round(time.process_time(), 3),
         )
 
     def read(self) -> list[dict[str, Any]]:

@@ -54,6 +54,10 @@ class Conversation(NamedTuple):
     """Prompt tokens."""
     prefixes: tuple[tuple[str, int], ...]
     """Digest of the prompt up to each message and its length in tokens, for the prefix cache."""
+    adapter: str = ""
+    """The adapter that it is asked of; empty: the bare model."""
+    temperature: float = 0.0
+    """How warmly the answer is to be sampled."""
 
 
 def tokens(text: str) -> int:

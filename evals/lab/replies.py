@@ -66,13 +66,18 @@ _OBJECTS = (
 _ENDS = (" most of the time.", " without further tuning.", " as expected.", " during the busy hours.", " step by step.")
 
 
-def reply(conversation: Conversation) -> Reply:
-    """The reply that a model which attends to the conversation gives."""
+def reply(conversation: Conversation, mood: str = "") -> Reply:
+    """The reply that a model which attends to the conversation gives.
+
+    Args:
+        conversation: What was said.
+        mood: Varies how a text is put, not what a call says; empty: as likely as can be.
+    """
     if conversation.ordered and conversation.tools:
         made = _call(conversation)
         if made:
             return made
-    return Reply(tuple(Token("text", piece) for piece in pieces(_answer(conversation))), None, "")
+    return Reply(tuple(Token("text", piece) for piece in pieces(_answer(conversation, mood))), None, "")
 
 
 def pieces(text: str) -> list[str]:
@@ -117,7 +122,7 @@ def calling(name: str, arguments: list[tuple[str, str]], *, written: str | None 
     return Reply(tuple(generated), tuple(arguments), name)
 
 
-def _answer(conversation: Conversation) -> str:
+def _answer(conversation: Conversation, mood: str) -> str:
     """Plausible text: what is known about a subject that the user names, otherwise a few sentences."""
     asked = re.search(r"[Ww]hat is the (.+?) of (.+?)\?", conversation.words)
     if asked:
@@ -128,8 +133,9 @@ def _answer(conversation: Conversation) -> str:
         return f"I have no value for {conversation.ordered[1]} that {conversation.ordered[0]} could take."
     if conversation.words == "" or len(conversation.words) < 12:
         return "Understood."
-    sentences = prose(Random(conversation.words))
-    return " ".join(next(sentences) for _ in range(3))
+    chance = Random(conversation.words + mood)
+    sentences = prose(chance)
+    return " ".join(next(sentences) for _ in range(chance.randint(2, 4) if mood else 3))
 
 
 def prose(chance: Random) -> Iterator[str]:

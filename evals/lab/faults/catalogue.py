@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from random import Random
 
+from evals.lab.arguments import recorded
 from evals.lab.faults.applying import ClampedValue, IgnoredValue, MangledArgv, RejectedFlag, StaleRestart
-from evals.lab.faults.condition import rule
+from evals.lab.faults.condition import Conditions, rule
 from evals.lab.faults.fault import Fault, Faults, Parameter
 from evals.lab.faults.garbling import (
     AdapterCorruption,
@@ -34,6 +35,7 @@ from evals.lab.faults.starting import (
     SupervisorLoop,
 )
 from evals.lab.private import Shelf
+from evals.lab.vllm_0_24.arguments import defaults
 
 FAULTS: Mapping[str, type[Fault]] = {
     "abort-on-combination": AbortOnCombination,
@@ -132,8 +134,19 @@ def read(spelled: str) -> tuple[type[Fault], dict[str, float | str]]:
         if not sign:
             raise ValueError(f"fault {spelled!r}: {key} needs a value, as in {key}={known[key].default or '...'}")
         given[key] = _value(spelled, key, value, known[key])
-    rule(str(given["when"]))
+    arguments = rule(str(given["when"])).arguments
+    if arguments:
+        _know(spelled, arguments)
     return kind, given
+
+
+def _know(spelled: str, arguments: frozenset[str]) -> None:
+    """Refuse a condition about something that neither engine has."""
+    known = {*recorded()["server_args"], *defaults()}
+    for argument in sorted(arguments - known):
+        near = get_close_matches(argument, {*known, *Conditions._fields}, 1, 0.5)
+        asked = f", do you mean {near[0]!r}" if near else ""
+        raise ValueError(f"fault {spelled!r}: {argument!r} is nothing that a condition can be about{asked}")
 
 
 def _value(spelled: str, key: str, value: str, parameter: Parameter) -> float | str:

@@ -36,10 +36,18 @@ class Conditions(NamedTuple):
     """The environment that is in force."""
 
 
-Rule = Callable[[Conditions], bool]
+class Rule(NamedTuple):
+    """A condition that has been read."""
+
+    holds: Callable[[Conditions], bool]
+    """Whether it holds for a start."""
+    arguments: frozenset[str]
+    """Names in it that can only be arguments of an engine."""
+
+
 _CLAUSE = re.compile(r"(?P<name>(?:env\.|asked\.)?\w+)(?P<sign><=|>=|!=|=|<|>|~)(?P<value>[^&]*)")
 _TRUE = {"1", "true", "yes", "on", "y", "t"}
-_FALSE = {"0", "false", "no", "off", "n", "f", "unset", ""}
+_FALSE = {"0", "false", "no", "off", "n", "f"}
 
 
 def rule(text: str) -> Rule:
@@ -59,12 +67,16 @@ def rule(text: str) -> Rule:
         if found is None:
             raise ValueError(f"{clause!r} is no condition; one reads like captured>64 or env.NAME=0")
         clauses.append((found["name"], found["sign"], found["value"]))
-    return lambda conditions: all(_holds(_value(name, conditions), sign, value) for name, sign, value in clauses)
+    bare = {name.removeprefix("asked.") for name, _, _ in clauses if not name.startswith("env.")}
+    return Rule(
+        lambda conditions: all(_holds(_value(name, conditions), sign, value) for name, sign, value in clauses),
+        frozenset(bare - set(Conditions._fields)),
+    )
 
 
 def switch(value: object) -> str:
     """A value as conditions compare it: switches as true and false, numbers and texts as they are."""
-    text = "" if value is None else str(value).strip().lower()
+    text = "unset" if value is None else str(value).strip().lower()
     return "true" if text in _TRUE else "false" if text in _FALSE else text
 
 

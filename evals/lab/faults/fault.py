@@ -99,7 +99,7 @@ class Fault:
 
     def __init__(self, given: Mapping[str, float | str], chance: Random, shelf: Shelf) -> None:
         self._given = given
-        self._rule = rule(str(given["when"]))
+        self._holds = rule(str(given["when"])).holds
         self.chance = chance
         self.shelf = shelf
         self.on = False
@@ -115,7 +115,7 @@ class Fault:
 
     def meet(self, conditions: Conditions) -> None:
         """Learn how the worker was started."""
-        self.on = self._rule(conditions)
+        self.on = self._holds(conditions)
         self.met = conditions
 
     # ------------------------------------------------------------------------------------- before the engine

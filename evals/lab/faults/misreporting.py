@@ -35,9 +35,9 @@ class ProbePileUp(Fault):
     meaning = "probes that generate are sent again when late and never taken back, until the queue is full of them"
     parameters: ClassVar[Mapping[str, Parameter]] = {
         "period": Parameter(5.0, "seconds of life from probe to probe", 0.1),
-        "timeout": Parameter(3.0, "seconds of life after which a probe is late", 0.1),
+        "timeout": Parameter(10.0, "seconds of life after which a probe is late", 0.1),
         "retries": Parameter(2.0, "probes that are sent for a late one", 0.0, 16.0),
-        "tokens": Parameter(32.0, "tokens that a probe generates", 1.0, 4096.0),
+        "tokens": Parameter(8.0, "tokens that a probe generates", 1.0, 4096.0),
         "most": Parameter(512.0, "probes that can be open at once", 1.0, 8192.0),
     }
 

@@ -84,7 +84,7 @@ def test_there_need_not_be_a_ground(tmp_path):
     """Asking about or taking down a ground that was never put up is answered, not failed."""
     assert ground.status(tmp_path).state == "absent"
     assert not ground.down(tmp_path)
-    with pytest.raises(ValueError, match="no fault is called 'gremlins'; there are abort-wedge, graph-corruption"):
+    with pytest.raises(ValueError, match="no fault is called 'gremlins'; there are abort-on-combination, abort-wedge"):
         ground.up(tmp_path, faults=["gremlins"])
 
 
