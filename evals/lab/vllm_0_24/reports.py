@@ -40,6 +40,7 @@ class VllmReports:
         self._queries = 0
         self._hits = 0
         self._spoke = False
+        self._running = 0
 
     def prefilled(self, batch: Sequence[Ask], fresh: int, cached: int, before: int, load: Load) -> None:
         """Prompt tokens, from where they came, and how long their requests had waited."""
@@ -81,6 +82,9 @@ class VllmReports:
         now, wall = self._clock.now(), self._clock.wall
         count = len(ask.produced)
         see = self._metrics.observe
+        # The engine's last step already counts without what ended in it, so that an idle engine shows nothing running.
+        self._running = max(0, self._running - 1)
+        self._metrics.set("num_requests_running", self._running)
         finish = ask.finish or "abort"
         self._metrics.add("request_success_total", finished_reason=_FINISH.get(finish, finish))
         see("request_prompt_tokens", ask.conversation.length)
@@ -135,6 +139,7 @@ class VllmReports:
 
     def _show(self, load: Load) -> None:
         show = self._metrics.set
+        self._running = load.running
         show("num_requests_running", load.running)
         show("num_requests_waiting", load.waiting)
         show("num_requests_waiting_by_reason", load.waiting, reason="capacity")
