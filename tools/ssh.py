@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import contextlib
 import logging
+import shlex
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +19,7 @@ import paramiko
 from agent.errors import BadSettings, ChangedHostKey, HostUnreachable, LoginRefused, Refused
 from tools.ssh_host import ALIVE_SECONDS, CONNECT_SECONDS, DEAD_SECONDS, LinkedHost, TurnedAway
 from tools.ssh_known_hosts import fingerprint, known, verify
-from tools.ssh_route import Hop, config_path, lines_of, route
+from tools.ssh_route import Hop, Lookup, before, config_path, lines_of, route
 from tools.ssh_target import SshTarget
 
 
@@ -46,7 +48,7 @@ class SshHost(LinkedHost):
         if not quiet.handlers:
             # Without any handler Python prints the library's tracebacks on the operator's terminal.
             quiet.addHandler(logging.NullHandler())
-        return cls(target, lambda: _Link(route(target, _lookup(target))), clock=clock, tell=tell)
+        return cls(target, lambda: _Link(way_to(target)), clock=clock, tell=tell)
 
 
 class _Link:
@@ -58,6 +60,7 @@ class _Link:
 
     def __init__(self, hops: Sequence[Hop]) -> None:
         self._transports: list[paramiko.Transport] = []
+        self._command: subprocess.Popen[bytes] | None = None
         try:
             for hop in hops:
                 with _told(hop):
@@ -87,6 +90,9 @@ class _Link:
         """End it, the last hop first."""
         for transport in reversed(self._transports):
             transport.close()
+        if self._command is not None:
+            self._command.kill()
+            self._command.wait()
 
     def _way(self, address: tuple[str, int], limit: float) -> paramiko.Channel:
         return self._transports[-1].open_channel("direct-tcpip", address, ("127.0.0.1", 0), timeout=limit)
@@ -96,7 +102,7 @@ class _Link:
         if self._transports:
             wire = self._way((hop.address, hop.port), CONNECT_SECONDS)
         elif hop.command is not None:
-            wire = paramiko.ProxyCommand(hop.command)
+            wire = self._through(hop.command)
         else:
             wire = socket.create_connection((hop.address, hop.port), CONNECT_SECONDS)
             wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -117,6 +123,23 @@ class _Link:
             transport.close()
             raise
         return transport
+
+    def _through(self, command: str) -> socket.socket:
+        """A socket at whose other end a command stands for the way; the library's own one spins when that ends."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._command = subprocess.Popen(
+                    shlex.split(command),
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            except BaseException:
+                ours.close()
+                raise
+        return ours
 
     @contextlib.contextmanager
     def _bounded(self, limit: float) -> Iterator[None]:
@@ -245,7 +268,7 @@ def _keys(hop: Hop, held: Sequence[paramiko.AgentKey], tried: list[str]) -> Iter
                 key = paramiko.PKey.from_path(file)
             except (paramiko.PasswordRequiredException, TypeError):
                 tried.append(f"{file} (not used: it has a passphrase, and the agent does not hold it)")
-            except (paramiko.SSHException, ValueError, OSError) as error:
+            except (paramiko.SSHException, paramiko.pkey.UnknownKeyType, ValueError, OSError) as error:
                 tried.append(f"{file} (not used: {error})")
             else:
                 offered.add(key.asbytes())
@@ -275,6 +298,7 @@ MEANINGS: Mapping[type[Exception], tuple[type[Refused], str]] = {
     paramiko.ssh_exception.ProxyCommandFailure: (HostUnreachable, "Try the ProxyCommand by hand."),
     paramiko.ssh_exception.CouldNotCanonicalize: (BadSettings, "Correct CanonicalDomains in ssh_config."),
     paramiko.ssh_exception.ConfigParseError: (BadSettings, "Correct the line in ssh_config."),
+    paramiko.pkey.UnknownKeyType: (HostUnreachable, "Use a key of a common type, such as ed25519, on both sides."),
     paramiko.SSHException: (HostUnreachable, "Try ssh there by hand, with the same login."),
     EOFError: (HostUnreachable, "Try ssh there by hand, with the same login."),
     OSError: (HostUnreachable, "Check address, port and network, and that its sshd runs."),
@@ -295,7 +319,16 @@ def _told(hop: Hop) -> Iterator[None]:
         raise meant(f"{hop.shown}: {said}.", remedy) from error
 
 
-def _lookup(target: SshTarget) -> Callable[[str], Mapping[str, Any]]:
+def way_to(target: SshTarget) -> tuple[Hop, ...]:
+    """The machines on the way to a target, by the settings and by ssh_config, the target last.
+
+    Raises:
+        BadSettings: what they say cannot be used.
+    """
+    return route(target, _lookup(target))
+
+
+def _lookup(target: SshTarget) -> Lookup:
     """What the ssh_config of a target says.
 
     Raises:
@@ -303,13 +336,15 @@ def _lookup(target: SshTarget) -> Callable[[str], Mapping[str, Any]]:
     """
     path = config_path(target)
     try:
-        config = paramiko.SSHConfig.from_text("\n".join(lines_of(path)) if path is not None else "")
+        lines = list(lines_of(path)) if path is not None else []
+        paramiko.SSHConfig.from_text("\n".join(lines))
     except (OSError, UnicodeDecodeError, paramiko.SSHException) as error:
         raise BadSettings(f"{path}: {error}.", 'Correct it, or name another file with config = "...".') from error
 
-    def look(name: str) -> Mapping[str, Any]:
+    def look(step: SshTarget) -> Mapping[str, Any]:
         try:
-            return config.lookup(name)
+            config = paramiko.SSHConfig.from_text("\n".join([*before(step), *lines]))
+            return config.lookup(step.address or step.name)
         except (paramiko.SSHException, ImportError, KeyError) as error:
             raise ValueError(str(error)) from error
 

@@ -12,8 +12,8 @@ from agent.errors import BadSettings
 from tools.ssh_known_hosts import label
 from tools.ssh_target import SshTarget
 
-Lookup = Callable[[str], Mapping[str, Any]]
-"""What ssh_config says of a name: keywords in lower case, `hostname` always among them.
+Lookup = Callable[[SshTarget], Mapping[str, Any]]
+"""What ssh_config says of a target, after `before`: keywords in lower case, `hostname` always among them.
 
 Raises:
     ValueError: it cannot be used.
@@ -58,6 +58,16 @@ def config_path(target: SshTarget) -> Path | None:
     """The ssh_config to read; None: the user has none and the settings name none."""
     path = Path(target.config or "~/.ssh/config").expanduser()
     return None if target.config is None and not path.exists() else path
+
+
+def before(target: SshTarget) -> Iterator[str]:
+    """Lines that stand before the ssh_config, so that what the settings say is what its commands are told, too."""
+    yield f"Host {target.address or target.name}"
+    if target.port is not None:
+        yield f"Port {target.port}"
+    if target.user is not None:
+        yield f"User {target.user}"
+    yield "Host *"
 
 
 def route(target: SshTarget, lookup: Lookup) -> tuple[Hop, ...]:
@@ -106,11 +116,11 @@ def lines_of(path: Path, depth: int = 0) -> Iterator[str]:
 
 def _hop(lookup: Lookup, target: SshTarget) -> _Resolved:
     try:
-        said = lookup(target.address or target.name)
+        said = lookup(target)
     except ValueError as error:
         raise BadSettings(f"{target.name}: ssh_config cannot be used: {error}.", "Correct it.") from error
     address = said["hostname"]
-    port = target.port or int(said.get("port", 22))
+    port = int(said.get("port", 22))
     keys = (target.identity,) if target.identity else tuple(said.get("identityfile", ()))
     if target.identity and not Path(target.identity).expanduser().exists():
         raise BadSettings(f"{target.name}: there is no key {target.identity!r}.", "Correct the path of identity.")
@@ -121,7 +131,7 @@ def _hop(lookup: Lookup, target: SshTarget) -> _Resolved:
         Hop(
             address=address,
             port=port,
-            user=target.user or said.get("user") or getpass.getuser(),
+            user=said.get("user") or getpass.getuser(),
             called=said.get("hostkeyalias") or label(address, port),
             keys=keys or _USUAL_KEYS,
             named_keys_only=bool(keys) and str(said.get("identitiesonly", "no")).lower() == "yes",
