@@ -53,7 +53,7 @@ def canonical(noun: Noun) -> str:
 
     Unlike pydantic's own JSON, a number that is not finite stays what it is and does not turn into "no data".
     """
-    return json.dumps(noun.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return _canonical(noun.model_dump(mode="json"))
 
 
 class Break(NamedTuple):
@@ -92,6 +92,25 @@ def breaks(links: Iterable[Link], *, head: Link | None, after: Link | None = Non
         yield Break(min(expected - 1, head.seq), "end", f"Record {expected - 1} is not the one that was appended last.")
 
 
+def plan_differs(link: Link) -> str | None:
+    """Whether the plan in a record is another one than was approved; None: it is that one, or there is none.
+
+    The digest is computed from the text that is kept, so it holds for plans of earlier versions as well.
+    """
+    try:
+        content = json.loads(link.document)
+    except ValueError:
+        return "the record's text is not JSON"
+    plan, digest, approval = (content.get(name) for name in ("plan", "plan_digest", "approval"))
+    if plan is None:
+        return None
+    if _sha256(_canonical(plan)) != digest:
+        return f"the plan is not the one of its digest {str(digest)[:12]}"
+    if approval is not None and approval.get("digest") != digest:
+        return f"what was approved is {str(approval.get('digest'))[:12]}, and the plan is {str(digest)[:12]}"
+    return None
+
+
 def _break_at(link: Link, expected: int, previous: str) -> Break | None:
     """What is wrong with one record; None: nothing."""
     if link.seq > expected:
@@ -116,6 +135,10 @@ def _break_at(link: Link, expected: int, previous: str) -> Break | None:
 
 def _span(first: int, last: int) -> str:
     return f"Record {first} is" if first == last else f"Records {first} to {last} are"
+
+
+def _canonical(document: object) -> str:
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def _sha256(text: str) -> str:

@@ -203,6 +203,11 @@ class InMemoryStore:
             record = self._records.get(run)
             return None if record is None else self._links[record.seq - 1]
 
+    def links(self, *, after: int = 0, limit: int | None = None) -> Sequence[Link]:
+        """Records as they are kept, in the order of the chain."""
+        with self._lock:
+            return tuple(self._links[after : None if limit is None else after + limit])
+
     def akin(self, paths: Iterable[Path], most: int) -> Sequence[Record]:
         """The records on the heaviest paths."""
         weights: dict[int, int] = {}
@@ -227,6 +232,11 @@ class InMemoryStore:
     def taken_back_by(self, run: str) -> str | None:
         """The run that took the change of this one back and was kept."""
         return next((record.run for record in self.akin([Path(1, Trace(aim=f"undoes:{run}"))], 1)), None)
+
+    def appended(self) -> int:
+        """How many records were ever appended."""
+        with self._lock:
+            return len(self._links)
 
     def breaks(self, *, newest: int | None = None) -> Sequence[Break]:
         """Where the chain of records does not hold."""

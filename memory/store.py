@@ -173,6 +173,9 @@ class Store(Protocol):
     def link(self, run: str) -> Link | None:
         """The record of a run as it is kept: its text and hash, which stay what they are when nouns get fields."""
 
+    def links(self, *, after: int = 0, limit: int | None = None) -> Sequence[Link]:
+        """Records as they are kept, in the order of the chain, behind the place `after`."""
+
     def akin(self, paths: Iterable[Path], most: int) -> Sequence[Record]:
         """The records that lie on the heaviest paths, found through the index and never by reading them all.
 
@@ -189,6 +192,9 @@ class Store(Protocol):
 
     def taken_back_by(self, run: str) -> str | None:
         """The run that took the change of this one back and was kept."""
+
+    def appended(self) -> int:
+        """How many records were ever appended, as the note of the chain's end says."""
 
     def breaks(self, *, newest: int | None = None) -> Sequence[Break]:
         """Where the chain of records does not hold, in order; empty: all hold.

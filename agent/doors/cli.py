@@ -27,6 +27,7 @@ from agent.doors.looks import explain_command, forecast_command, knobs_command, 
 from agent.doors.policies import policy
 from agent.doors.show import Show
 from agent.doors.terminal import JsonLines, Terminal, console, plan_card, print_json, record_view, shown
+from agent.doors.verify import verify_command
 from agent.errors import (
     ApprovalExpired,
     ForeignApproval,
@@ -274,6 +275,7 @@ def show(run: Annotated[str, typer.Argument(help="The run.")], as_json: Json = F
 
 
 app.command("doctor")(doctor)
+app.command("verify")(verify_command)
 app.command("knobs")(knobs_command)
 app.command("explain")(explain_command)
 app.command("forecast")(forecast_command)

@@ -10,7 +10,7 @@ from agent.domain import Reading, Record
 from memory.chain import NOTHING_BEFORE, Break, Link, breaks, linked
 from memory.database import Database
 from memory.kept.measurements import index_baselines
-from memory.kept.tables import RECORDS
+from memory.kept.tables import HEAD, RECORDS
 from memory.kept.traces import index_traces
 
 _AT_ONCE = 500
@@ -73,6 +73,16 @@ class Records:
         """The record of a run as it is kept."""
         rows = self._database.asked(_LINK.where(RECORDS.c.run == run))
         return Link(rows[0].seq, rows[0].hash, rows[0].document) if rows else None
+
+    def links(self, *, after: int = 0, limit: int | None = None) -> Sequence[Link]:
+        """Records as they are kept, in the order of the chain."""
+        rows = self._database.asked(_LINK.where(RECORDS.c.seq > after).order_by(RECORDS.c.seq).limit(limit))
+        return tuple(Link(row.seq, row.hash, row.document) for row in rows)
+
+    def appended(self) -> int:
+        """How many records were ever appended, as the note of the chain's end says."""
+        rows = self._database.asked(select(HEAD.c.seq))
+        return int(rows[0].seq) if rows else 0
 
     def breaks(self, *, newest: int | None = None) -> Sequence[Break]:
         """Where the chain of records does not hold."""

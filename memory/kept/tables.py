@@ -12,6 +12,7 @@ PLANS = table("plans", *map(column, ("run", "digest", "document")))
 DECISIONS = table("decisions", *map(column, ("run", "digest", "decision", "document", "spent")))
 READINGS = table("readings", *map(column, ("place", "run", "metric", "phase", "concurrency", "document")))
 RECORDS = table("records", *map(column, ("seq", "run", "worker", "hash", "document")))
+HEAD = table("head", *map(column, ("one", "seq", "hash")))
 TRACES = table("traces", *map(column, ("metric", "knob", "aim", "worker", "seq")))
 BASELINES = table(
     "baselines",

@@ -25,7 +25,7 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_what_was_acknowledged_survives_a_kill(location: str) -> None:
-    """Four writers, some of which are killed twenty times over, leave every acknowledged write and a chain that holds."""
+    """Four writers, some of which are killed twenty times, leave every acknowledged write and a chain that holds."""
     found = campaign(location, cuts=20, seed=7)
     assert found.lost == ()
     assert found.cuts == 20
