@@ -88,6 +88,7 @@ def up(
     run_noise: float = 0.005,
     start_speed: float = 35.0,
     serve_speed: float = 2.0,
+    cold: bool = False,
     capture: int = 32,
     wait: bool = True,
     lifeline: int | None = None,
@@ -111,6 +112,7 @@ def up(
         run_noise: Relative standard deviation from burst to burst.
         start_speed: Seconds of life a second while it starts.
         serve_speed: Seconds of life a second while it serves.
+        cold: Nothing has been compiled yet, so that the first start, and the first pass of a new size, take longer.
         capture: The script's `--cuda-graph-max-bs`.
         wait: Return when every port is open; else as soon as the processes are spawned.
         lifeline: The reading end of a pipe: the ground goes down when nobody holds the other end. None: it stands by
@@ -137,6 +139,7 @@ def up(
         run_noise=run_noise,
         start_speed=start_speed,
         serve_speed=serve_speed,
+        cold=cold,
     )
     try:
         layout, bootstrap = _laid_out(directory, port, engine, topology, supervision, journal=journal)

@@ -31,10 +31,8 @@ _STEPS = "kmgt"
 class Launch(NamedTuple):
     """What the server was started with, after the engine made up its mind."""
 
-    values: dict[str, Any]
+    values: Mapping[str, Any]
     """Every argument by its field name as parsed, defaults included."""
-    said: dict[str, Any]
-    """Those that are not the default, in the engine's order: the log's `non-default args`."""
     model: str
     """The model's path or name."""
     names: list[str]
@@ -265,19 +263,18 @@ def _put(document: dict[str, Any], keys: Sequence[str], value: Any) -> None:
     document[keys[-1]] = value
 
 
-def resolve(values: Mapping[str, Any], specimen: Specimen, log: VllmLog) -> Launch:
-    """Fill in what was left open, as the engine does for this model on this machine.
+def named(values: Mapping[str, Any], log: VllmLog) -> dict[str, Any]:
+    """Put the model's name where it belongs, and refuse what the parser refuses after parsing.
 
     Args:
         values: What `parse` returned.
-        specimen: The model and the cards.
-        log: Where warnings go.
+        log: Where the warning about a deprecated way to name it goes.
 
     Raises:
-        ValueError: combinations that the engine refuses, in its words.
+        TypeError: a combination that makes no sense, in the engine's words.
     """
-    values, usual = dict(values), defaults()
-    if values["model_tag"] is None and values["model"] != usual["model"]:
+    values = dict(values)
+    if values["model_tag"] is None and values["model"] != defaults()["model"]:
         log.bare(
             "WARNING",
             "argparse_utils.py:257",
@@ -287,9 +284,27 @@ def resolve(values: Mapping[str, Any], specimen: Specimen, log: VllmLog) -> Laun
         values["model_tag"] = values["model"]
     if values["model_tag"] is not None:
         values["model"] = values["model_tag"]
-    said = {name: value for name, value in values.items() if name != "config" and value != usual[name]}
     if values["tool_call_parser"] is None and values["enable_auto_tool_choice"]:
         raise TypeError("Error: --enable-auto-tool-choice requires --tool-call-parser")
+    return values
+
+
+def said(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments that are not the default, in the engine's order: the log's `non-default args`."""
+    usual = defaults()
+    return {name: value for name, value in values.items() if name != "config" and value != usual[name]}
+
+
+def resolve(values: Mapping[str, Any], specimen: Specimen) -> Launch:
+    """Fill in what was left open, as the engine does for this model on this machine.
+
+    Args:
+        values: What `named` returned.
+        specimen: The model and the cards.
+
+    Raises:
+        ValueError: combinations that the engine refuses, in its words.
+    """
     context = values["max_model_len"] or specimen.context
     if context > specimen.context:
         raise ValueError(
@@ -310,7 +325,6 @@ def resolve(values: Mapping[str, Any], specimen: Specimen, log: VllmLog) -> Laun
         )
     return Launch(
         values=values,
-        said=said,
         model=values["model"],
         names=values["served_model_name"] or [values["model"]],
         context=context,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from evals.lab.clock import Walk
 from evals.lab.failures import StandstillError
@@ -17,7 +17,7 @@ from evals.lab.log import progress
 from evals.lab.memory import GIB, Allocation, weights
 from evals.lab.specimen import Specimen
 from evals.lab.vllm_0_24 import failures, memory
-from evals.lab.vllm_0_24.arguments import VERSION, Launch
+from evals.lab.vllm_0_24.arguments import VERSION, Launch, said
 from evals.lab.vllm_0_24.capture import MODES
 from evals.lab.vllm_0_24.log import VllmLog
 
@@ -87,8 +87,6 @@ def start(
         KilledError: somebody has killed it.
     """
     faults, echoed = faults or Faults(), echoed or launch
-    walk.on(_IMPORTS)
-    _banner(echoed, log)
     walk.on(_CONFIGURATION)
     _decisions(echoed, specimen, log)
     walk.on(_SPAWN)
@@ -141,8 +139,8 @@ def _shared(launch: Launch, made: memory.Allocation) -> Allocation:
 def _allotted(launch: Launch, made: memory.Allocation, faults: Faults, log: VllmLog) -> tuple[memory.Allocation, int]:
     """What the pool comes to, and how many requests may run in one step."""
     before = _shared(launch, made)
-    after, said = faults.allot(before)
-    for line in said:
+    after, lines = faults.allot(before)
+    for line in lines:
         log.engine(line, "kv_cache_utils.py:1157", "WARNING")
     blocks = after.tokens // launch.block
     fit = made._replace(
@@ -154,17 +152,20 @@ def _allotted(launch: Launch, made: memory.Allocation, faults: Faults, log: Vllm
     return fit, after.requests
 
 
-def _banner(launch: Launch, log: VllmLog) -> None:
-    where = "api_utils.py:339"
-    for line in ("", "       █     █     █▄   ▄█", f" ▄▄ ▄█ █     █     █ ▀▄▀ █  version {VERSION}",
-                 f"  █▄█▀ █     █     █     █  model   {launch.model}", "   ▀▀  ▀▀▀▀▀ ▀▀▀▀▀ ▀     ▀", ""):  # fmt: skip
-        log.server(line, where)
-    log.server(f"non-default args: {shown(launch)}", "api_utils.py:273")
+def announce(values: Mapping[str, Any], walk: Walk, log: VllmLog) -> None:
+    """Say which version starts with which arguments, before anything is made of them.
 
-
-def shown(launch: Launch) -> str:
-    """The arguments that are not the default, as the log shows them."""
-    return repr(launch.said)
+    Args:
+        values: The named arguments.
+        walk: The start-up clock.
+        log: Where the lines go.
+    """
+    walk.on(_IMPORTS)
+    model = f"  █▄█▀ █     █     █     █  model   {values['model']}"
+    top = ("", "       █     █     █▄   ▄█", f" ▄▄ ▄█ █     █     █ ▀▄▀ █  version {VERSION}")
+    for line in (*top, model, "   ▀▀  ▀▀▀▀▀ ▀▀▀▀▀ ▀     ▀", ""):
+        log.server(line, "api_utils.py:339")
+    log.server(f"non-default args: {said(values)}", "api_utils.py:273")
 
 
 def _decisions(launch: Launch, specimen: Specimen, log: VllmLog) -> None:

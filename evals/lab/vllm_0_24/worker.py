@@ -21,18 +21,19 @@ from evals.lab.failures import KilledError, StandstillError
 from evals.lab.failures import StartError as SharedStartError
 from evals.lab.faults import Conditions, Faults, build
 from evals.lab.metrics import Metrics
+from evals.lab.model import Model
 from evals.lab.pace import Noise, Pace
 from evals.lab.process import become, born, listen
 from evals.lab.scheduler import Limits, OutOfMemoryError, Scheduler
 from evals.lab.specimen import SPECIMENS, Specimen
-from evals.lab.vllm_0_24.arguments import Launch, defaults, parse, resolve
+from evals.lab.vllm_0_24.arguments import Launch, defaults, named, parse, resolve
 from evals.lab.vllm_0_24.endpoints import Endpoints
 from evals.lab.vllm_0_24.failures import StartError, death, envelope, no_pass
 from evals.lab.vllm_0_24.log import VllmLog
 from evals.lab.vllm_0_24.memory import allocate
 from evals.lab.vllm_0_24.metrics import metrics as metrics_of
 from evals.lab.vllm_0_24.reports import INTERVAL, VllmReports
-from evals.lab.vllm_0_24.startup import Started, start
+from evals.lab.vllm_0_24.startup import Started, announce, start
 
 _CACHE = "kernels"
 """Where the private folder keeps what earlier starts have compiled."""
@@ -62,23 +63,26 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path) -> None:
     early = Conditions(nature.engine, nature.version, boot, environ=environ)
     log = VllmLog(os.getpid(), level=environ.get("VLLM_LOGGING_LEVEL", "INFO"))
     environ = faults.felt(environ, early)
+    noise = Noise(nature.boot_noise, nature.run_noise)
+    stretch = Pace((), overlap=True, noise=noise, chance=Random(chance.random())).boot
+    walk = Walk(clock, stretch, faults.lived)
     try:
-        values = parse(argv, faults.absent(early))
-        launch = obeyed = resolve(values, specimen, log)
+        values = named(parse(argv, faults.absent(early)), log)
+        port = listen(values["host"] or "0.0.0.0", values["port"])
+        announce(values, walk, log)
+        launch = obeyed = resolve(values, specimen)
         heeded = faults.heed(values, defaults(), early)
         if heeded != values:
-            obeyed = resolve(heeded, specimen, log)
-        port = listen(launch.values["host"] or "0.0.0.0", launch.values["port"])
+            obeyed = resolve(heeded, specimen)
+    except KilledError:
+        os.kill(os.getpid(), signal.SIGKILL)
     except (ValueError, TypeError, OSError):
         log.spoken(traceback.format_exc(), engine=False)
         raise SystemExit(1) from None
     log = log.shared(launch.values["tensor_parallel_size"])
-    noise = Noise(nature.boot_noise, nature.run_noise)
-    stretch = Pace((), overlap=True, noise=noise, chance=Random(chance.random())).boot
     faults.meet(_conditions(obeyed, values, early, environ))
     key = f"{obeyed.model} {obeyed.batched} {obeyed.values['tensor_parallel_size']} {obeyed.capture.mode}"
     known = shelf.read(_CACHE) or []
-    walk = Walk(clock, stretch, faults.lived)
 
     def go() -> Started:
         found = specimen._replace(cards=faults.card(specimen.cards))
@@ -95,6 +99,14 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path) -> None:
         places=[launch.seqs, started.seqs],
         captured=[launch.capture.largest or 0, max(started.sizes, default=0)],
         tokens=[_due(launch, specimen, environ), started.allocation.tokens],
+        memory={
+            "free": started.allocation.free,
+            "weights": started.allocation.weights,
+            "estimate": started.allocation.estimate,
+            "pool": started.allocation.pool,
+            "graphs": started.graphs,
+        },
+        sizes=launch.capture.sizes,
     )
     serving = Clock(nature.serve_speed)
     counted = metrics_of(launch, started.allocation, os.getpid())
@@ -103,7 +115,9 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path) -> None:
     )
 
     def schedule() -> Scheduler:
-        return Scheduler(_limits(obeyed, started), pace, faults, specimen, serving, reports, books)
+        return Scheduler(
+            _limits(obeyed, started), pace, faults, specimen, serving, reports, books, Model(nature.errors, nature.seed)
+        )
 
     served = _Served(launch, started, specimen, environ, serving, log, counted, reports, faults, books)
     raise SystemExit(asyncio.run(served.run(schedule, port, Random(chance.random()))))

@@ -235,10 +235,11 @@ class Played(ground.Ground):
             assert old in text
             text = text.replace(old, new)
         self.script.write_text(text, encoding="utf-8")
-        before = self.said().count("fired up")
+        word = "fired up" if "sglang" in text else "Application startup complete"
+        before = self.said().count(word)
         pid = json.loads(self.supervise("restart"))["pid"]
         if ready:
-            wait_until(lambda: self.said().count("fired up") > before)
+            wait_until(lambda: self.said().count(word) > before)
         return pid
 
 
