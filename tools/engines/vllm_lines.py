@@ -116,11 +116,11 @@ IGNORABLE: Final = reasons(
             "progress bar without memory figures",
         ),
         (
-            rb"Starting to load model|Loading weights took|Resolved architecture|Using max model len|Chunked prefill is enabled|Automatically detected platform|Using .* backend|Asynchronous scheduling|Supported_tasks|Route: |Available routes|Using default chat sampling|Default vLLM sampling",
+            rb"Starting to load model|Loading weights took|Resolved architecture|Using max model len|Chunked prefill is enabled|Automatically detected platform|Using .* backend|Asynchronous scheduling|Supported_tasks|Route: |Available routes|Final IR op priority|Using default chat sampling|Default vLLM sampling",
             "step of the start without figures",
         ),
         (
-            rb"torch\.compile|Compiling a graph|Dynamo bytecode|Cache the graph|Directly load the compiled graph|Using cache directory|Encoder cache|FlashInfer|flashinfer",
+            rb"torch\.compile|Initial profiling/warmup run|Compiling a graph|Dynamo bytecode|Cache the graph|Directly load the compiled graph|Using cache directory|Encoder cache|FlashInfer|flashinfer",
             "compiler and kernels",
         ),
         (
