@@ -17,6 +17,7 @@ from evals.lab.clock import Clock
 from evals.lab.conversation import Conversation
 from evals.lab.intake import Intake
 from evals.lab.memory import context_length
+from evals.lab.outlet import streamed
 from evals.lab.scheduler import QueueFullError, Scheduler
 from evals.lab.specimen import Specimen
 
@@ -97,7 +98,7 @@ class Answers:
         """OpenAI's plain completions."""
         try:
             body = await read(request)
-            conversation = prompted({"text": body.get("prompt"), "input_ids": body.get("prompt")})
+            conversation = prompted({**body, "text": body.get("prompt"), "input_ids": body.get("prompt")})
             ask = self._ask(
                 conversation,
                 most=whole(body, "max_tokens", default=16),
@@ -206,18 +207,9 @@ async def _opened(request: web.Request) -> web.StreamResponse:
 async def _stream(request: web.Request, ask: Ask, writer: ChatWriter, *, usage: bool) -> web.StreamResponse:
     """Send tokens as they come."""
     response = await _opened(request)
-    first = True
-    while True:
-        new = await ask.fresh()
-        data = writer.chunks(new)
-        if first:
-            data = writer.opening() + data
-            first = False
-        if ask.finish is not None:
-            await response.write(data + writer.closing(usage=usage))
-            return response
-        if data:
-            await response.write(data)
+    await streamed(request, response, ask, writer.opening, writer.chunks)
+    await response.write(writer.closing(usage=usage))
+    return response
 
 
 async def _refused(request: web.Request, *, streamed: bool) -> web.StreamResponse:

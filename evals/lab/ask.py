@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from evals.lab.conversation import Conversation
 from evals.lab.replies import Reply, Token, endless
+
+if TYPE_CHECKING:
+    from evals.lab.outlet import Outlet
 
 Finish = Literal["stop", "length", "tool_calls", "abort"]
 
@@ -27,8 +30,9 @@ class Ask:
     """
 
     __slots__ = (
-        "aborted", "adapter", "admitted", "arrived", "cached", "conversation", "finish", "first", "forever", "least",
-        "meant", "more", "most", "news", "own", "produced", "reply", "rid", "settled", "stuck", "taken",
+        "aborted", "adapter", "admitted", "ahead", "arrived", "cached", "conversation", "finish", "first", "forever",
+        "least", "meant", "more", "most", "news", "outlet", "own", "produced", "reply", "rid", "settled", "stuck",
+        "taken",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +58,8 @@ class Ask:
         self.least = least
         self.forever = forever
         self.more: Iterator[Token] | None = None
+        self.ahead: Token | None = None
+        self.outlet: Outlet | None = None
         self.produced: list[Token] = []
         self.taken = 0
         self.news = asyncio.Event()
@@ -87,11 +93,30 @@ class Ask:
             self.stuck = True
             self.produced.append(Token("text", self.reply.stuck))
         else:
-            self.more = self.more or endless(self.rid)
-            self.produced.append(next(self.more))
+            self.produced.append(self._beyond())
+            self.ahead = None
         if self.finish is None and len(self.produced) >= self.most:
             self.finish = "length"
-        self.news.set()
+        if self.outlet is not None:
+            self.outlet.send()
+        if self.outlet is None or self.finish is not None:
+            self.news.set()
+
+    def coming(self) -> Token | None:
+        """The next token, where it is certain already; None: it may yet change, or there is none."""
+        at = len(self.produced)
+        if not self.settled or self.reply.stuck:
+            return None
+        if at < len(self.reply.tokens):
+            return self.reply.tokens[at] if self.more is None else None
+        return self._beyond() if self.forever or at < self.least else None
+
+    def _beyond(self) -> Token:
+        """The next token after the reply's end, for a request that wants more."""
+        if self.ahead is None:
+            self.more = self.more or endless(self.rid)
+            self.ahead = next(self.more)
+        return self.ahead
 
     @property
     def went_wrong(self) -> bool:

@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from evals.lab import supervisor
 from evals.lab.posts import Post, Supervision
 from evals.lab.texts import filled
 
 STOP_SECONDS = 3.0
 """Wall seconds that a worker may take to drain before it is killed."""
-SUPERVISOR = Path(__file__).resolve().parent / "supervisor.py"
+SUPERVISOR = Path(supervisor.__file__).resolve()
 """The small supervisor's program."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _STATES = {
@@ -126,10 +127,23 @@ class Small:
         said = self._ask(post, "status")
         return Kept(said["state"], int(said["pid"]), int(said["restarts"]))
 
+    def _heard(self, post: Post, word: str) -> dict[str, Any] | None:
+        """What the daemon answers on its socket, by a path that is short wherever the folder lies; None: no daemon."""
+        folder = os.open(post.directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            return supervisor.ask(word, place=f"/proc/self/fd/{folder}/{supervisor.SOCKET}")
+        except (OSError, ValueError) as failure:
+            raise KeeperError(f"the supervisor in {post.directory} did not answer {word}: {failure}") from failure
+        finally:
+            os.close(folder)
+
     def _ask(self, post: Post, word: str, lifeline: int | None = None) -> dict[str, Any]:
         """Put one word to the daemon, in an environment that holds nothing of the caller's."""
+        nobody: dict[str, Any] = {"state": "stopped", "pid": 0, "restarts": 0}
         if not (post.directory / "supervisor.json").exists():
-            return {"state": "stopped", "pid": 0, "restarts": 0}
+            return nobody
+        if word in {"status", "keep"}:
+            return self._heard(post, word) or nobody
         environ = {name: os.environ[name] for name in ("HOME", "LANG", "TZ") if name in os.environ}
         handed = () if lifeline is None else (lifeline,)
         more = [f"--lifeline={end}" for end in handed]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,11 +15,14 @@ from evals.lab.conversation import Conversation
 from evals.lab.failures import KilledError
 from evals.lab.faults import Faults, Sight
 from evals.lab.pace import Pace
+from evals.lab.punctuality import Punctuality
 from evals.lab.reports import Load, Reports
 from evals.lab.specimen import Specimen
 
 _LATE = 0.25
 """Seconds of the wall that a late loop may catch up; beyond that the time is lost, as it would be on a stalled card."""
+_GRAIN = 0.001
+"""Seconds of the wall that the loop's own sleep may end late."""
 ADMISSION_RATIO = 0.7
 """Share of the tokens a request may still generate that admission reserves (gauge `new_token_ratio`)."""
 
@@ -94,6 +98,9 @@ class Scheduler:
         """Seconds of life that the passes so far should have taken."""
         self.took = 0.0
         """Seconds of life that they were made to take."""
+        self.punctuality = Punctuality()
+        """How far tokens were off what the passes say."""
+        self._each = 0.0
         self._pace = pace
         self._faults = faults
         self._specimen = specimen
@@ -214,16 +221,25 @@ class Scheduler:
 
     async def _until(self, due: float, seconds: float) -> float:
         """Let a pass of so many seconds of life end, on the wall's schedule; return when the next may begin."""
-        now = asyncio.get_running_loop().time()
-        due = max(due, now - _LATE) + self._clock.wall(seconds)
-        await asyncio.sleep(max(due - now, 0))
+        loop = asyncio.get_running_loop()
+        due = max(due, loop.time() - _LATE) + self._clock.wall(seconds)
+        for ask in self.running:
+            if ask.outlet is not None:
+                ask.outlet.prepare()
+        # Sending takes time too: half of it lies before the moment, half after.
+        start = due - len(self.running) * self._each / 2
+        await asyncio.sleep(max(start - loop.time() - _GRAIN, 0))
+        # Selectors count in milliseconds; the last one is slept through by the whole thread, which is more precise.
+        time.sleep(max(start - loop.time(), 0))
         return due
 
     def _admit(self) -> list[Ask]:
         """Requests for the next prefill batch: as many as the batch, the chunk and the KV pool take."""
         batch: list[Ask] = []
         fresh = 0
-        reserved = self.used + sum(int(ask.most * ADMISSION_RATIO) - len(ask.produced) for ask in self.running)
+        reserved = self.used + sum(
+            int(min(ask.most - len(ask.produced), 4096) * ADMISSION_RATIO) for ask in self.running
+        )
         while self.waiting and len(self.running) + len(batch) < self.places:
             ask = self.waiting[0]
             need = ask.conversation.length + len(ask.produced) + int(min(ask.most, 4096) * ADMISSION_RATIO)
@@ -253,7 +269,7 @@ class Scheduler:
             ask.first = ask.first or ask.admitted
         if joined:
             self.running += joined
-            self._emit(joined)
+            self._emit(joined, asyncio.get_running_loop().time())
             self._leave()
 
     def _cached(self, conversation: Conversation) -> int:
@@ -285,7 +301,7 @@ class Scheduler:
         for ask in batch:
             self._keep(ask.conversation)
             ask.first = self._clock.now()
-        self._emit(batch)
+        self._emit(batch, due)
         self._leave()
         return due
 
@@ -309,7 +325,7 @@ class Scheduler:
         for ask in batch:
             if not ask.settled and not self._spinning:
                 self._settle(ask, sight)
-        self._emit(batch)
+        self._emit(batch, due)
         self.reports.decoded(len(batch), step.seconds, captured=step.captured, load=self.load)
         self._leave()
         self._retract()
@@ -353,18 +369,24 @@ class Scheduler:
             rest = other.tokens[len(out) :] if other.tokens[: len(out)] == out else other.tokens
             ask.reply = other._replace(tokens=(*out, *rest))
 
-    def _emit(self, batch: Sequence[Ask]) -> None:
-        """One token for each request that still wants one."""
+    def _emit(self, batch: Sequence[Ask], due: float) -> None:
+        """One token for each request that still wants one, at its moment; what can wait comes after the last is out."""
+        wanting = [ask for ask in batch if not ask.aborted and ask.finish is None and not self._spinning]
+        now = asyncio.get_running_loop().time
+        began, sent = now(), 0
+        for ask in wanting:
+            if ask.outlet is not None and ask.outlet.fire():
+                self.punctuality.sent(due, now())
+                sent += 1
+        if sent:
+            self._each += 0.1 * ((now() - began) / sent - self._each)
         self.heartbeat = self._clock.now()
         if not self._faults.deaf(self._computing + sum(ask.conversation.length for ask in self.waiting)):
             self.heard = self.heartbeat
-        count = 0
-        for ask in batch:
-            if not ask.aborted and ask.finish is None and not self._spinning:
-                ask.advance()
-                count += 1
-        self.tokens += count
-        self.reports.emitted(count)
+        for ask in wanting:
+            ask.advance()
+        self.tokens += len(wanting)
+        self.reports.emitted(len(wanting))
 
     def _leave(self) -> None:
         """Finished and aborted requests leave the batch."""

@@ -30,7 +30,8 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TextIO
 
-_SOCKET = "run/supervisor.sock"
+SOCKET = "run/supervisor.sock"
+"""Where the daemon listens, in its directory."""
 _LOCK = "run/supervisor.lock"
 _PID = "run/worker.pid"
 _OWN_LOG = "run/supervisor.log"
@@ -84,8 +85,8 @@ class Daemon:
 
     async def serve(self) -> None:
         """Answer on the socket until `stop`."""
-        Path(_SOCKET).unlink(missing_ok=True)
-        server = await asyncio.start_unix_server(self._answer, _SOCKET)
+        Path(SOCKET).unlink(missing_ok=True)
+        server = await asyncio.start_unix_server(self._answer, SOCKET)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._ended.set)
@@ -95,7 +96,7 @@ class Daemon:
             await self._ended.wait()
             async with self._turn:
                 await self._halt()
-        Path(_SOCKET).unlink(missing_ok=True)
+        Path(SOCKET).unlink(missing_ok=True)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         word = (await reader.readline()).decode().strip()
@@ -261,8 +262,13 @@ def _session(pid: int) -> int:
     return 0 if fields[0] in "ZX" else int(fields[3])
 
 
-def ask(word: str, timeout: float = 600.0) -> dict[str, Any] | None:
-    """Put one word to the daemon of the current directory.
+def ask(word: str, timeout: float = 600.0, place: str = SOCKET) -> dict[str, Any] | None:
+    """Put one word to a daemon.
+
+    Args:
+        word: The word.
+        timeout: Seconds to wait for its answer.
+        place: Its socket; by default that of the current directory's.
 
     Returns:
         Its answer, or None where no daemon runs.
@@ -270,7 +276,7 @@ def ask(word: str, timeout: float = 600.0) -> dict[str, Any] | None:
     with socket.socket(socket.AF_UNIX) as line:
         line.settimeout(timeout)
         try:
-            line.connect(_SOCKET)
+            line.connect(place)
         except (FileNotFoundError, ConnectionRefusedError):
             return None
         line.sendall(f"{word}\n".encode())

@@ -10,10 +10,11 @@ from typing import Any
 from aiohttp import web
 
 from evals.lab.ask import Ask
-from evals.lab.bodies import answer, prompted, read, whole
+from evals.lab.bodies import answer, chatted, prompted, read, whole
 from evals.lab.chat import event
-from evals.lab.conversation import Conversation, understand
+from evals.lab.conversation import Conversation
 from evals.lab.intake import Intake
+from evals.lab.outlet import streamed
 from evals.lab.scheduler import Scheduler
 from evals.lab.vllm_0_24.arguments import Launch
 from evals.lab.vllm_0_24.chat import ChatWriter, finished, spent
@@ -48,6 +49,7 @@ class Answers:
         self._launch = launch
         self._scheduler = scheduler
         self._intake = Intake(scheduler, launch.context, chance)
+        self._adapters = [str(module).partition("=")[0] for module in launch.values["lora_modules"] or []]
         self.dead = False
         """The engine is gone: whoever waits is told so."""
 
@@ -77,17 +79,9 @@ class Answers:
                 await self._finished(ask)
                 return answer(writer.whole())
             response = await _opened(request)
-            opened = False
-            while True:
-                new = await ask.fresh()
-                data = writer.chunks(new)
-                if not opened:
-                    data, opened = writer.opening() + data, True
-                if ask.finish is not None:
-                    await response.write(data + (_lost() if self.dead else writer.closing(usage=usage)))
-                    return response
-                if data:
-                    await response.write(data)
+            await streamed(request, response, ask, writer.opening, writer.chunks)
+            await response.write(_lost() if self.dead else writer.closing(usage=usage))
+            return response
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         """OpenAI's plain completions."""
@@ -98,9 +92,10 @@ class Answers:
             prompt = (
                 prompt[0] if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str) else prompt
             )
-            conversation = prompted({"text": prompt, "input_ids": prompt})
+            conversation = prompted({**body, "text": prompt, "input_ids": prompt})
         except ValueError as slip:
             raise Refused("Either prompt or prompt_embeds must be provided and non-empty.") from slip
+        conversation = conversation._replace(adapter=self._adapter(body))
         ask = self._ask(body, conversation, f"cmpl-{self._intake.name()}", chat=False)
         start = {"id": ask.rid, "object": "text_completion", "created": int(time.time()), "model": model}
         with self._intake.taken(ask):
@@ -154,7 +149,7 @@ class Answers:
             Refused: no such model is served.
         """
         wanted = body.get("model")
-        if wanted is not None and wanted not in self._launch.names:
+        if wanted is not None and wanted not in (*self._launch.names, *self._adapters):
             raise Refused(f"The model `{wanted}` does not exist.", 404, "model")
         return str(wanted or self._launch.names[0])
 
@@ -182,9 +177,15 @@ class Answers:
                 "1 validation error:\n  {'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required'}"
             )
         try:
-            return understand(messages, tools)
-        except (KeyError, TypeError, AttributeError) as slip:
+            said = chatted({**body, "tools": tools})
+        except (KeyError, TypeError, AttributeError, ValueError) as slip:
             raise Refused(f"Invalid request: {slip!r}") from slip
+        return said._replace(adapter=self._adapter(body))
+
+    def _adapter(self, body: Mapping[str, Any]) -> str:
+        """The adapter that a request names as its model; empty: the bare model."""
+        wanted = str(body.get("model") or "")
+        return wanted if wanted in self._adapters else ""
 
     def _ask(self, body: Mapping[str, Any], conversation: Conversation, rid: str, *, chat: bool) -> Ask:
         context = self._launch.context

@@ -68,7 +68,7 @@ def test_the_log_tells_a_start_in_order(worker):
 
 def test_nothing_listens_before_the_engine_is_up(put_up, until):
     """While the worker starts, connections are refused."""
-    slow = put_up(start_speed=60.0, wait=False)
+    slow = put_up(start_speed=15.0, wait=False)
     until(lambda: slow.log.exists() and "Load weight begin" in slow.said())
 
     assert not ground.status(slow.directory).ready
