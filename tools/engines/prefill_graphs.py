@@ -47,7 +47,7 @@ def prefill_graphs(
     tokens = after.captured_prefill_tokens
     if (capture is None or capture.gb is None) and seen:
         figures = [(one.gb or 0.0) * (tokens or max(one.sizes)) / max(one.sizes) for one in seen]
-        low, high = outward(Span(0.0 if after.prefill_guessed else min(figures) * 0.8, max(figures) * 1.2))
+        low, high = outward(Span(min(figures) * 0.8, max(figures) * 1.2))
         basis = f"{len(seen)} earlier starts of this worker captured prefill, in proportion to the tokens of a chunk"
         return now, Interval(low=low, high=high, unit="GB", basis=basis)
     if capture is None or capture.gb is None:

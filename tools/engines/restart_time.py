@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import NormalDist, fmean
 from typing import Final
 
 from agent.domain import Interval
@@ -13,10 +14,11 @@ _SHARE: Final = (0.03, 0.5)
 """Share of a start that capture takes, where the log's clock cannot say it; recorded 0.03 to 0.44."""
 _IMPORTS_SECONDS: Final = (5.0, 45.0)
 """Seconds that a process lives before its first log line; recorded: about 20 with warm files."""
-_SPREAD: Final = {1: (0.7, 1.5), 2: (0.75, 1.35)}
-"""Factors on the least and the greatest of so few measurements; five recorded boots of one configuration took 52.5 to
-73 s. From three on: `_SPREAD_MANY`."""
-_SPREAD_MANY: Final = (0.85, 1.3)
+_PRIOR_SD: Final = 0.15
+"""Relative standard deviation of restarts of one configuration, before any are known: five recorded boots took 52.5 to
+73 s, which are 0.14."""
+_PRIOR_WEIGHT: Final = 6
+"""How many measured restarts that is worth."""
 
 
 def restart_seconds(
@@ -34,8 +36,7 @@ def restart_seconds(
     """
     good = [seconds for seconds in measured if math.isfinite(seconds) and seconds > 0]
     if good:
-        narrow = _SPREAD.get(len(good), _SPREAD_MANY)
-        low, high = min(good) * narrow[0], max(good) * narrow[1]
+        low, high = _next_of(good)
         span = f"{min(good):.1f} s" if len(good) == 1 else f"{min(good):.1f} to {max(good):.1f} s"
         basis = f"{len(good)} restart{'' if len(good) == 1 else 's'} measured here, {span}"
         typical = sum(good) / len(good)
@@ -59,3 +60,22 @@ def restart_seconds(
             else f", of which capture is {share[0]:.0%} to {share[1]:.0%}"
         )
     return Interval(low=math.floor(low * 10) / 10, high=math.ceil(high * 10) / 10, unit="s", basis=basis)
+
+
+def _next_of(measured: Sequence[float]) -> tuple[float, float]:
+    """Where the next of them lies with 95 %: logarithms are normal, and the prior counts as some measurements.
+
+    It gets narrower with each restart that is measured, down to what they really vary by.
+    """
+    logs = [math.log(seconds) for seconds in measured]
+    middle, count = fmean(logs), len(logs)
+    freedom = _PRIOR_WEIGHT + count - 1
+    variance = (_PRIOR_WEIGHT * _PRIOR_SD**2 + sum((each - middle) ** 2 for each in logs)) / freedom
+    reach = _student(freedom) * math.sqrt(variance * (1 + 1 / count))
+    return math.exp(middle - reach), math.exp(middle + reach)
+
+
+def _student(freedom: int) -> float:
+    """The 97.5 % point of Student's t, by its expansion about the normal one; 1 % off at 6 degrees of freedom."""
+    z = NormalDist().inv_cdf(0.975)
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)

@@ -28,6 +28,17 @@ SECONDS_PRIOR: Final = (0.12, 3.3)
 published up to 3.0 for DeepSeek-V4."""
 LARGEST: Final = 1 << 16
 """Size beyond which nothing is listed: a figure in a damaged log must not fill our memory."""
+STATIC_LIMIT: Final = 3 * _MIB
+"""GB of static buffers for each unit of size, the indices of the context apart: one fp32 row of 262,144 words (1 MiB),
+and what attention keeps for a row, 128 heads x 8 splits x 512 x 4 bytes (2 MiB)."""
+FIRST_LIMIT: Final = 4 * _MIB
+"""GB that the first graph holds for each unit of size: twice what SGLang itself reserves in all. Recorded: 0.5 MiB
+(8 B dense)."""
+_INDEX_BYTES: Final = 8
+"""Bytes of an index of attention, for each token of the context and each row."""
+_SLOPE: Final = (0.5, 1.6)
+"""Factors on the slope between two measured captures; the recorded slopes of one model lie within 0.9 to 1.1 of each
+other, rounding apart."""
 _ROUNDING: Final = 0.01
 """GB by which a difference of two of the engine's figures can be off, each being rounded to 0.01."""
 _REPEATABLE: Final = 0.05
@@ -85,7 +96,12 @@ def capture_list(
 
 
 def decode_cost(
-    sizes: Sequence[int], *, last: Capture | None, others: Sequence[Capture] = (), low_per_size_gb: float | None = None
+    sizes: Sequence[int],
+    *,
+    last: Capture | None,
+    others: Sequence[Capture] = (),
+    low_per_size_gb: float | None = None,
+    plain_context: int | None = None,
 ) -> DecodeCost:
     """Forecast the capture of a list of sizes.
 
@@ -94,6 +110,8 @@ def decode_cost(
         last: The decode capture of this worker's last start; None: it captured nothing, or nothing is known.
         others: Decode captures of earlier starts of the same model, GPU and settings.
         low_per_size_gb: What each unit of size costs at least, where the model's vocabulary is known.
+        plain_context: Tokens of the context, where a row of a graph is one token of one request and nothing is gathered
+            over groups of GPUs, so that what a row can cost is known; None: it is not.
     """
     before = 0.0 if last is None or last.gb is None else max(0.0, last.gb)
     if not sizes:
@@ -103,18 +121,23 @@ def decode_cost(
     if not known:
         return _without_measurement(sizes)
     if last is known[0]:
-        return _from_measurement(sizes, last, known[1:], low_per_size_gb)
+        return _from_measurement(sizes, last, known[1:], low_per_size_gb, plain_context)
     nearest = min(known, key=lambda one: abs(max(one.sizes) - max(sizes)))
-    cost = _from_measurement(sizes, nearest, [one for one in known if one is not nearest], low_per_size_gb)
+    rest = [one for one in known if one is not nearest]
+    cost = _from_measurement(sizes, nearest, rest, low_per_size_gb, plain_context)
     return cost._replace(growth=Span(cost.gb.low - before, cost.gb.high - before))
 
 
 def _from_measurement(
-    sizes: Sequence[int], last: Capture, others: Sequence[Capture], low_per_size_gb: float | None
+    sizes: Sequence[int],
+    last: Capture,
+    others: Sequence[Capture],
+    low_per_size_gb: float | None,
+    plain_context: int | None,
 ) -> DecodeCost:
     """From one measured capture, bounded by others of the same worker."""
     assert last.gb is not None
-    per_size, per_graph = _slopes(last, low_per_size_gb)
+    per_size, per_graph = _slopes(last, low_per_size_gb, plain_context)
     basis = f"{last.gb:.2f} GB measured for {_named(last.sizes)}"
     units, graphs = max(sizes) - max(last.sizes), len(sizes) - len(last.sizes)
     growth = _sum(_times(per_size, units), _times(per_graph, graphs))
@@ -123,6 +146,10 @@ def _from_measurement(
             f", {units:+d} of size at {_mib(per_size)} MiB and {graphs:+d} graphs at {_mib(per_graph)} MiB each "
             f"({'from its progress bar' if len(last.steps) > 2 else 'fleet prior, capped by the measurement'})"
         )
+    sloped = _by_slope(sizes, last, others)
+    if sloped is not None and max(growth.low, sloped.low) <= min(growth.high, sloped.high):
+        growth = Span(max(growth.low, sloped.low), min(growth.high, sloped.high))
+        basis += ", and by the slope between this worker's captures"
     bounded = _between_measured(sizes, [last, *others])
     if bounded is not None:
         low, high = max(growth.low, bounded.low - last.gb), min(growth.high, bounded.high - last.gb)
@@ -168,7 +195,7 @@ def outward(span: Span) -> Span:
     return Span(math.floor(span.low * 100 + 1e-6) / 100, math.ceil(span.high * 100 - 1e-6) / 100)
 
 
-def _slopes(last: Capture, low_per_size_gb: float | None) -> tuple[Span, Span]:
+def _slopes(last: Capture, low_per_size_gb: float | None, plain_context: int | None) -> tuple[Span, Span]:
     """GB for each unit of size, and for each graph, as far as the last capture and the priors allow."""
     assert last.gb is not None
     largest, count = max(last.sizes), len(last.sizes)
@@ -181,10 +208,38 @@ def _slopes(last: Capture, low_per_size_gb: float | None) -> tuple[Span, Span]:
             max(GRAPH_PRIOR[0], (max(tail, 0.0) + 2 * _ROUNDING) / rest),
         )
         by_size = last.free_before_gb - last.steps[1].free_gb + _ROUNDING
+        if plain_context is not None:
+            static = last.free_before_gb - last.steps[0].free_gb + _ROUNDING
+            first = last.steps[0].free_gb - last.steps[1].free_gb + _ROUNDING
+            most = STATIC_LIMIT + plain_context * _INDEX_BYTES / 2**30
+            by_size = min(by_size, min(static, most * largest) + min(first, FIRST_LIMIT * largest))
     by_graph = Span(by_graph.low, min(by_graph.high, max(by_graph.low, (last.gb + _ROUNDING) / count)))
     low = SIZE_PRIOR[0] if low_per_size_gb is None else low_per_size_gb
     high = min(SIZE_PRIOR[1], max(low, by_size / largest))
     return Span(min(low, high), high), by_graph
+
+
+def _by_slope(sizes: Sequence[int], last: Capture, others: Sequence[Capture]) -> Span | None:
+    """Growth by what this worker's captures of other lists cost more or less; None: there is no such pair.
+
+    A larger list that cost less was made with other settings and says nothing.
+    """
+    assert last.gb is not None
+    units = max(sizes) - max(last.sizes)
+    slopes = []
+    for other in others:
+        apart = max(other.sizes) - max(last.sizes)
+        if other.gb is None or not apart:
+            continue
+        grown = (other.gb - last.gb) / apart
+        off = 2 * _ROUNDING / abs(apart)
+        if grown > 0:
+            slopes.append(Span(max(0.0, grown - off), grown + off))
+    if not slopes or not units:
+        return None
+    low = min(slope.low for slope in slopes) * _SLOPE[0]
+    high = max(slope.high for slope in slopes) * _SLOPE[1]
+    return _times(Span(low, high), units)
 
 
 def _between_measured(sizes: Sequence[int], known: Sequence[Capture]) -> Span | None:
@@ -217,6 +272,12 @@ def _seconds(sizes: Sequence[int], last: Capture, others: Sequence[Capture]) -> 
     if len(same) >= 2:
         span = Span(min(same) * 0.6, max(same) * 1.3)
         return _interval(span, "s", f"measured at {len(same)} starts with this very list")
+    each = [capture.seconds / len(capture.sizes) for capture in (last, *others) if capture.seconds and capture.sizes]
+    if len(each) >= 2:
+        span = Span(min(each) * 0.6 * len(sizes), max(each) * 1.3 * len(sizes))
+        return _interval(
+            span, "s", f"{min(each):.2f} to {max(each):.2f} s a graph at {len(each)} starts of this worker"
+        )
     if last.seconds is None:
         span = Span(len(sizes) * SECONDS_PRIOR[0], len(sizes) * SECONDS_PRIOR[1])
         return _interval(span, "s", f"fleet prior of {SECONDS_PRIOR[0]} to {SECONDS_PRIOR[1]} s a graph")

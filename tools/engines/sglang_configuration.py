@@ -45,6 +45,8 @@ class Configuration(Noun):
     """Pipeline stages."""
     attention_groups: int = 0
     """Groups of data-parallel attention; 0: there is none."""
+    expert_exchange: bool = False
+    """Whether experts are reached over an all-to-all exchange, whose buffers the rows do not tell."""
     latent: bool = False
     """Whether the KV cache is latent (MLA), for which prefill capture reserves more."""
     memory_fraction: float | None = None
@@ -83,6 +85,11 @@ class Configuration(Noun):
             padding_disabled=self.padding_disabled,
             max_running=self.max_running,
         )
+
+    @property
+    def plain_rows(self) -> bool:
+        """Whether a row of a decode graph is one token of one request, and nothing is gathered over groups."""
+        return not self.speculative and not self.attention_groups and not self.expert_exchange
 
     @property
     def request_table_gb(self) -> float | None:
@@ -126,6 +133,7 @@ def of_start(facts: StartupFacts) -> Configuration:
         tensor_parallel=max(1, _whole(settings.get("tp_size")) or 1),
         stages=max(1, _whole(settings.get("pp_size")) or 1),
         attention_groups=_whole(settings.get("dp_size")) or 0 if settings.get("enable_dp_attention") == "True" else 0,
+        expert_exchange=settings.get("moe_a2a_backend", "none") != "none",
         latent=(facts.model_type or "").startswith(_LATENT),
         memory_fraction=_fraction(fraction),
         max_running=facts.max_running_requests or _whole(settings.get("max_running_requests")),
@@ -224,7 +232,7 @@ def fraction_after(
     moved = reserved_mib(after) - reserved_mib(before)
     if moved == 0 or (total_mib > 60 * 1024 and max(reserved_mib(before), reserved_mib(after)) < _DEFAULT_RESERVED_MIB):
         return as_is
-    if stated is None and not _looks_default(before, free_before_weights_gb):
+    if stated is None and not looks_default(before, free_before_weights_gb):
         return as_is
     share = -moved / total_mib
     low, high = (round(before.memory_fraction + off + share, 3) for off in (-0.0005, 0.0005))
@@ -282,7 +290,7 @@ def _prefill(*, by_default: bool) -> dict[str, object]:
     return {"prefill_captured": by_default, "prefill_guessed": by_default}
 
 
-def _looks_default(configuration: Configuration, free_gb: float) -> bool:
+def looks_default(configuration: Configuration, free_gb: float) -> bool:
     """Whether the fraction in force is what the default formula gives for a GPU of about this size."""
     assert configuration.memory_fraction is not None
     if configuration.memory_fraction >= 1:

@@ -107,6 +107,7 @@ def forecast(
         last=facts.decode_capture,
         others=[capture for start in peers if (capture := start.decode_capture) is not None],
         low_per_size_gb=None if shape is None or shape.vocabulary is None else shape.vocabulary * 8 / 2**30,
+        plain_context=before.context if before.plain_rows and after.plain_rows else None,
     )
     streams = _side_streams(facts, change)
     indexer = indexer_growth(facts, before, after, variables)

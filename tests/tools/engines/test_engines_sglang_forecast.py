@@ -7,6 +7,7 @@ import pytest
 from evals.bench.forecast import main
 from tools.engines.facts import Capture, StartupFacts
 from tools.engines.log_lines import lines_of
+from tools.engines.model_shape import read_shape
 from tools.engines.sglang_log import read_log
 from tools.engines.sglang_memory import capture_list, forecast
 
@@ -282,3 +283,85 @@ def test_every_number_has_a_basis(name):
     for each in found.rows:
         assert each.then.basis
         assert each.then.low <= each.then.high
+
+
+def test_every_recorded_restart_makes_the_next_one_surer():
+    """Restarts that take about as long as each other: each one narrows the interval, and none leaves it."""
+    measured = [57.5, 54.5, 60.0, 52.5, 58.0, 56.0, 59.0, 55.0]
+    found = [
+        forecast(facts=facts_of("q_bs96"), change={}, floor_gb=6.0, start_seconds=measured[:count]).restart_seconds
+        for count in range(1, len(measured) + 1)
+    ]
+    widths = [interval.high - interval.low for interval in found]
+
+    assert widths == sorted(widths, reverse=True)
+    assert widths[-1] < 0.7 * widths[0]
+    assert all(covers(interval, seconds) for interval, seconds in zip(found, measured[1:], strict=False))
+
+
+def test_captures_of_two_sizes_tell_what_a_third_costs():
+    """Known at 32 and at 96, the graphs at 256 are forecast narrower than from 32 alone, and rightly."""
+    to_256 = {"cuda-graph-max-bs": "256", "cuda-graph-backend-prefill": "disabled"}
+    then = facts_of("q_oom_mf99").decode_capture
+
+    alone = row(forecast(facts=facts_of("q_bs32"), change=to_256, floor_gb=6.0), "decode graphs")
+    both = row(
+        forecast(facts=facts_of("q_bs32"), history=[facts_of("q_bs96")], change=to_256, floor_gb=6.0), "decode graphs"
+    )
+
+    assert both.high - both.low < alone.high - alone.low
+    assert covers(both, then.gb)
+    assert covers(alone, then.gb)
+
+
+QWEN = read_shape(b'{"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "vocab_size": 151936}')
+LITE = read_shape(
+    b'{"hidden_size": 2048, "intermediate_size": 10944, "moe_intermediate_size": 1408, "n_shared_experts": 2,'
+    b' "num_experts_per_tok": 6, "num_hidden_layers": 27, "vocab_size": 102400}'
+)
+
+
+def test_with_the_models_sizes_the_logits_and_the_peak_are_rows_too():
+    """One fp32 row of the vocabulary for each captured request, and up to two copies: 0.05 to 0.11 GB at 96."""
+    found = forecast(facts=facts_of("q_bs32"), change=TO_96, floor_gb=6.0, shape=QWEN)
+    logits, peak, graphs = (row(found, name) for name in ("of them logits", "peak while capturing", "decode graphs"))
+
+    assert covers(logits, 96 * 151_936 * 4 / 2**30)
+    assert logits.high <= graphs.high
+    assert peak.high >= graphs.high
+    assert covers(graphs, facts_of("q_bs96").decode_capture.gb)
+
+
+@pytest.mark.parametrize(
+    ("shape", "source", "measured"), [(QWEN, "q_bs96_overlap", 1.29), (LITE, "m_bs32", None)], ids=["dense", "experts"]
+)
+def test_prefill_graphs_that_were_never_captured_follow_from_the_models_widths(shape, source, measured):
+    """Narrower than the fleet prior, and right where it was recorded."""
+    change = {"cuda-graph-backend-prefill": None}
+
+    prior = row(forecast(facts=facts_of(source), change=change, floor_gb=6.0), "prefill graphs")
+    known = row(forecast(facts=facts_of(source), change=change, floor_gb=6.0, shape=shape), "prefill graphs")
+
+    assert known.high < prior.high
+    assert measured is None or covers(known, measured)
+
+
+def test_a_first_prefill_by_the_models_widths_covers_what_a_worker_died_of():
+    """0.71 GB were too little for a chunk of 8,192 tokens."""
+    change = {"mem-fraction-static": "0.99", "cuda-graph-max-bs": "256", "cuda-graph-backend-prefill": "disabled"}
+
+    found = forecast(facts=facts_of("q_bs96_overlap"), change=change, floor_gb=0.1, shape=QWEN)
+
+    assert row(found, "first full prefill").high > 0.71
+    assert found.fits != "fits"
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b"{", b'{"hidden_size": true, "vocab_size": -4}', b"\xff" * 90, b"[" * 100_000]
+)
+def test_a_config_that_says_nothing_useful_is_no_shape(text):
+    """Prior stands, nothing breaks."""
+    shape = read_shape(text)
+
+    assert shape is None or shape.activation_bytes is None
+    assert forecast(facts=facts_of("q_bs32"), change=TO_96, floor_gb=6.0, shape=shape).fits == "fits"
