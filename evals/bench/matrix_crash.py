@@ -1,0 +1,75 @@
+"""The crash matrix: the agent dies at every act of both seeds; after `resume` the worker is as the record says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+from evals.bench.matrix_points import Point
+from evals.campaigns.agent import STORIES, Around, ask, forked, resume
+from evals.campaigns.campaign import Campaign
+from evals.campaigns.mortal import Act, Fate, Moment, MortalHost, MortalStore
+from evals.campaigns.oracle import before, contradiction, stored, truth
+
+RUN = "r-crash"
+
+
+def around(fate: Fate) -> Around:
+    """Make every act of an agent one at which it can die."""
+    return Around(host=lambda host: MortalHost(host, fate), store=lambda store: MortalStore(store, fate))
+
+
+def acts(campaign: Campaign, story: str) -> list[Act]:
+    """Everything that an agent does in a story, in order."""
+    listed = campaign.root / f"acts-{story}"
+    with campaign.ground() as ground:
+        ended = forked(
+            lambda: ask(ground, campaign.forge, RUN, STORIES[story], around(Fate(listed=listed))),
+            said=ground.folder / "said",
+        )
+        if ended.status:
+            raise RuntimeError(ended.said)
+    found = [Act(*json.loads(line)) for line in listed.read_text(encoding="utf-8").splitlines()]
+    listed.unlink()
+    return found
+
+
+def points(campaign: Campaign) -> list[Point]:
+    """Before and after every act of both stories, and during those that change the host."""
+    found = []
+    for story in STORIES:
+        for act in acts(campaign, story):
+            helper = act.mutating and act.name.startswith("helper")
+            moments: Sequence[Moment] = get_args(Moment) if helper else ("before", "after")
+            found += [Point("crash", f"{story} | {act} | {moment}", act.mutating) for moment in moments]
+    return found
+
+
+def check(campaign: Campaign, point: Point) -> str | None:
+    """Die there, resume, and compare the record with the ground; what is wrong, or None."""
+    story, name, moment = point.id.split(" | ")
+    act = Act(name.rpartition(" #")[0], int(name.rpartition("#")[2]))
+    with campaign.ground() as ground:
+        was, said = before(ground), ground.folder / "said"
+        fate = Fate(act, moment)  # type: ignore[arg-type]
+        ended = forked(lambda: ask(ground, campaign.forge, RUN, STORIES[story], around(fate)), said=said)
+        if ended.status != -9:
+            return f"the agent did not die there: status {ended.status}. {ended.said[-2000:]}"
+        ended = forked(lambda: resume(ground, campaign.forge, RUN), said=said)
+        if ended.status:
+            return f"resume ended with status {ended.status}: {ended.said[-2000:]}"
+        record, books = stored(ground, RUN)
+        if books is not None:
+            return books
+        if record is not None and record.verdict.state == "unknown":
+            return f"resume could prove nothing: {record.verdict.why}"
+        return contradiction(record, truth(ground, was, story)) or _holder(ground.host_directory)
+
+
+def _holder(directory: Path) -> str | None:
+    """Who still has the lease after the run has ended."""
+    path = directory / "workers" / "decode" / "lease"
+    lease = json.loads(path.read_bytes()) if path.exists() else {"until": 0}
+    return f"the lease is still held: {lease}" if lease["until"] else None
