@@ -9,13 +9,12 @@ def how_far(facts: StartupFacts) -> str:
     """The last thing that a start has done, in a few words; a hang in the middle of a capture shows as no change."""
     if facts.ready:
         return "ready"
-    if facts.free_after_capture_gb is not None:
-        return "captured, opening its port"
     open_capture = next((capture for capture in facts.captures if capture.gb is None), None)
     if open_capture is not None:
         of = open_capture.of or len(open_capture.sizes)
-        return f"capturing {open_capture.phase} graphs: {open_capture.done} of {of}"
-    if facts.captures:
+        phase = "" if open_capture.phase == "graphs" else f"{open_capture.phase} "
+        return f"capturing {phase}graphs: {open_capture.done} of {of}"
+    if facts.captures or facts.free_after_capture_gb is not None:
         return "captured, opening its port"
     if facts.kv_tokens is not None or facts.free_after_pool_gb is not None:
         return "KV pool allocated"

@@ -116,7 +116,7 @@ IGNORABLE: Final = reasons(
             "progress bar without memory figures",
         ),
         (
-            rb"Starting to load model|Loading weights took|Resolved architecture|Using max model len|Chunked prefill is enabled|Automatically detected platform|Using .* backend|Asynchronous scheduling|Supported_tasks|Route: |Available routes|Final IR op priority|Using default chat sampling|Default vLLM sampling",
+            rb"Starting to load model|Loading weights took|Initial profiling|Final IR op priority|Resolved architecture|Using max model len|Chunked prefill is enabled|Automatically detected platform|Using .* backend|Asynchronous scheduling|Supported_tasks|Route: |Available routes|Final IR op priority|Using default chat sampling|Default vLLM sampling",
             "step of the start without figures",
         ),
         (

@@ -21,6 +21,11 @@ from tools.engines.vllm_start import DEFAULT_SHARE
 
 _OFF_GB: Final = 0.3
 """GB by which the profiled peaks differ between two starts, and by which an estimate of the graphs misses."""
+_SAMPLER_BYTES: Final = (0, 12)
+"""Bytes that the profiled peak may grow by for each further request and each word of the vocabulary: logits in fp32 and
+two copies, while the sampler is warmed up with as many requests as may run (0.24.0 gpu_model_runner.py)."""
+_VOCABULARY: Final = 262_144
+"""Words of a large vocabulary, where the model's own is not known."""
 _NO_MEMORY: Final = frozenset({"scheduler overlap", "health", "reporting", "parsing"})
 _MODELLED: Final = frozenset(
     {"max-cudagraph-capture-size", "cudagraph-capture-sizes", "max-num-seqs", "gpu-memory-utilization", "enforce-eager",
@@ -62,13 +67,16 @@ def forecast(
         ],
         low_per_size_gb=None if shape is None or shape.vocabulary is None else shape.vocabulary * 8 / 2**30,
     )
-    pool, tokens = _pool(facts, change, cost)
+    pool, tokens = _pool(facts, change, cost, _sampler_growth(facts, change, shape))
     free_now, free = _free(facts, change, cost)
     if unknown:
         free = None
     restart = restart_seconds(facts, start_seconds, [cost.seconds] if sizes else [])
     rows = _rows(facts, last, sizes, pool, cost, free_now, free, restart)
     fits, why = _judge(free, floor_gb, pool, unknown)
+    refused = None if unknown else _refused_at_start(facts, change, tokens)
+    if refused is not None:
+        fits, why = "does not fit", refused
     return Forecast(
         rows=rows,
         free_after_capture=free,
@@ -120,21 +128,52 @@ def _share(written: str | None) -> float:
         return DEFAULT_SHARE
 
 
+def _sampler_growth(facts: StartupFacts, change: Mapping[str, str | None], shape: ModelShape | None) -> Span:
+    """GB by which warming up the sampler may raise the profiled peak, which comes out of the pool."""
+    wanted, now = sizes_in(change.get("max-num-seqs") or ""), facts.max_running_requests
+    if not wanted or now is None:
+        return Span(0.0, 0.0)
+    words = shape.vocabulary if shape is not None and shape.vocabulary is not None else _VOCABULARY
+    ends = [(wanted[0] - now) * words * each / 2**30 for each in _SAMPLER_BYTES]
+    return Span(min(ends), max(ends))
+
+
+def _refused_at_start(facts: StartupFacts, change: Mapping[str, str | None], tokens: Span | None) -> str | None:
+    """Why the engine itself would refuse to start, which it checks before it serves; None: it would not."""
+    longest = sizes_in(change.get("max-model-len") or "") or ((facts.context_length,) if facts.context_length else ())
+    if longest and tokens is not None and tokens.high < longest[0]:
+        return (
+            f"One request of max-model-len {longest[0]:,} tokens does not fit into a KV pool of at most "
+            f"{int(tokens.high):,}: the engine refuses to start."
+        )
+    total, at_first = facts.gpu_total_gb, facts.free_before_weights_gb
+    share = _share(change.get("gpu-memory-utilization") or facts.settings.get("gpu_memory_utilization"))
+    if total is not None and at_first is not None and share * total > at_first + _OFF_GB:
+        return (
+            f"gpu-memory-utilization {share:g} of {total:.1f} GB is {share * total:.1f} GB, and only {at_first:.1f} GB "
+            "were free when the last start began: the engine refuses to start."
+        )
+    return None
+
+
 def _pool(
-    facts: StartupFacts, change: Mapping[str, str | None], cost: DecodeCost
+    facts: StartupFacts, change: Mapping[str, str | None], cost: DecodeCost, sampler: Span
 ) -> tuple[Interval | None, Span | None]:
     if facts.kv_gb is None:
         return None, None
     moved = _share_move(facts, change)
     off = _OFF_GB if moved or cost.growth != Span(0.0, 0.0) else 0.05
     span = Span(
-        max(0.0, facts.kv_gb + moved - cost.growth.high - off), max(0.0, facts.kv_gb + moved - cost.growth.low + off)
+        max(0.0, facts.kv_gb + moved - cost.growth.high - sampler.high - off),
+        max(0.0, facts.kv_gb + moved - cost.growth.low - sampler.low + off),
     )
     low, high = outward(span)
     basis = (
         f"{facts.kv_gb:.2f} GB measured at the last start, {moved:+.2f} by the memory share, less the growth of the "
         "estimate of the graphs"
     )
+    if sampler != Span(0.0, 0.0):
+        basis += f" and {sampler.low:+.2f} to {sampler.high:+.2f} GB for the sampler's warm-up"
     per_token = facts.kv_gb / facts.kv_tokens if facts.kv_tokens else None
     tokens = Span(span.low / per_token, span.high / per_token) if per_token else None
     return Interval(low=low, high=high, unit="GB", basis=basis), tokens

@@ -134,3 +134,55 @@ def test_a_larger_memory_share_grows_the_pool_and_eats_the_slack():
 
     assert row(found, "KV pool").low > 28.5
     assert found.fits == "does not fit"
+
+
+def test_the_gpus_memory_follows_from_the_two_shares_where_nothing_else_says_it():
+    """0.0035 of it are the 0.33 GiB of the estimate; what is left outside of 0.85 is then 14.1 GiB, less the miss."""
+    lines = (
+        "INFO 11-29 12:00:00 [a.py:1] non-default args: {'model': '/m', 'gpu_memory_utilization': 0.85}\n"
+        "INFO 11-29 12:00:01 [a.py:1] Estimated CUDA graph memory: 0.33 GiB total\n"
+        "INFO 11-29 12:00:02 [a.py:1] CUDA graph memory profiling is enabled (default since v0.21.0). The current "
+        "--gpu-memory-utilization=0.8500 is equivalent to --gpu-memory-utilization=0.8465 without CUDA graph memory "
+        "profiling. To maintain the same effective KV cache size as before, increase\n"
+        "INFO 11-29 12:00:03 [a.py:1] Graph capturing finished in 10 secs, took 0.41 GiB\n"
+    )
+
+    facts = facts_of(lines)
+
+    assert facts.gpu_total_gb == pytest.approx(95.6, rel=0.02)
+    assert facts.free_after_capture_gb == pytest.approx(95.6 * 0.15 - 0.08, abs=0.3)
+    assert facts_of(lines.replace("is equivalent to", "means")).free_after_capture_gb is None
+
+
+def test_more_requests_at_once_may_cost_pool_for_the_sampler():
+    """It is warmed up with as many requests as may run: at most three fp32 rows of the vocabulary for each."""
+    facts = facts_of(START)
+
+    more = forecast(facts=facts, change={"max-num-seqs": "1024"}, floor_gb=3.0)
+    fewer = forecast(facts=facts, change={"max-num-seqs": "32"}, floor_gb=3.0)
+
+    assert row(more, "KV pool").low < 25.72 - 2.8
+    assert row(fewer, "KV pool").high > 25.72
+    assert "sampler" in row(more, "KV pool").basis
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"max-model-len": "262144"}, "max-model-len 262,144 tokens does not fit into a KV pool"),
+        ({"gpu-memory-utilization": "0.99", "max-num-seqs": "64"}, None),
+    ],
+)
+def test_what_the_engine_would_refuse_at_its_start_is_foreseen(change, says):
+    """One request longer than the pool; a share that is more than was free."""
+    found = forecast(facts=facts_of(START), change=change, floor_gb=0.0)
+    crowded = forecast(
+        facts=facts_of(START.replace("(47.0/47.4 GiB)", "(40.0/47.4 GiB)")),
+        change={"gpu-memory-utilization": "0.95"},
+        floor_gb=0.0,
+    )
+
+    assert (says or "free after capture") in found.why
+    assert found.fits == ("does not fit" if says else found.fits)
+    assert "only 40.0 GB were free" in crowded.why
+    assert crowded.fits == "does not fit"
