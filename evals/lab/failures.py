@@ -7,17 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from evals.lab.dialect import Dialect
 from evals.lab.log import Log
 from evals.lab.specimen import Cards, Specimen
 
 Frame = tuple[str, int, str, str]
 """File below the root of the installation, line, function, code."""
-_HINTS = """Possible solutions:
-1. set --mem-fraction-static to a smaller value (e.g., 0.8 or 0.7)
-2. set --cuda-graph-max-bs-decode to a smaller value (e.g., 16)
-3. disable decode CUDA graph by --cuda-graph-backend-decode=disabled. (Not recommended. Huge performance loss)
-Open an issue on GitHub https://github.com/sgl-project/sglang/issues/new/choose 
-"""  # noqa: W291 - the engine prints that blank
 
 
 class KilledError(Exception):
@@ -43,14 +38,9 @@ def no_workspace(free: float, specimen: Specimen) -> StartError:
     return StartError(_traceback(_WORKSPACE_FRAMES, failure))
 
 
-def no_graph(needed: float, free: float, specimen: Specimen, *, phase: str = "decode") -> StartError:
+def no_graph(needed: float, free: float, specimen: Specimen, dialect: Dialect, *, phase: str = "decode") -> StartError:
     """A graph did not fit: the engine's words, hints included; `needed` and `free` in GiB."""
-    hints = _HINTS
-    if phase == "prefill":
-        hints = hints.replace("decode", "prefill").replace("(e.g., 16)", "(e.g., 2048)")
-    what = "cuda graph" if phase == "decode" else "prefill CUDA graph"
-    failure = f"Exception: Capture {what} failed: {out_of_memory(needed, free, specimen)}\n{hints}"
-    return StartError(_traceback(_CAPTURE_FRAMES, failure))
+    return StartError(_traceback(_CAPTURE_FRAMES, dialect.no_graph(phase, out_of_memory(needed, free, specimen))))
 
 
 def out_of_memory(needed: float, free: float, specimen: Specimen) -> str:
@@ -179,6 +169,16 @@ def sampler(engine: str, requests: int, needed: float, free: float, specimen_tot
         f" {specimen_total:.2f} GiB of which {max(free, 0.0):.2f} GiB is free."
     )
     return StartError(_traceback(_SAMPLER_FRAMES, failure))
+
+
+def grown(before: float, after: float) -> StartError:
+    """Free memory grew while a vLLM measured what it needs; figures in GiB."""
+    return StartError(
+        f"AssertionError: Error in memory profiling. Initial free memory {before:.2f} GiB, current free memory"
+        f" {after:.2f} GiB. This happens when other processes sharing the same container release GPU memory while vLLM"
+        " is profiling during initialization. To fix this, ensure consistent GPU memory allocation or isolate vLLM in"
+        " its own container."
+    )
 
 
 def compiled_cache(engine: str) -> StartError:

@@ -6,7 +6,6 @@ from random import Random
 
 from evals.lab.ask import Ask
 from evals.lab.conversation import Conversation
-from evals.lab.replies import reply
 from evals.lab.scheduler import Scheduler
 
 
@@ -47,9 +46,18 @@ class Intake:
             rid: Its id; None: a new one.
         """
         most = min(most, self._context - conversation.length)
-        return Ask(
-            rid or self.name(), conversation, reply(conversation), most=most, least=min(least, most), forever=forever
+        meant, given = self._scheduler.model.answer(conversation, self._chance)
+        ask = Ask(
+            rid or self.name(),
+            conversation,
+            meant,
+            most=most,
+            least=min(least, most),
+            forever=forever,
+            adapter=conversation.adapter,
         )
+        ask.reply = given
+        return ask
 
     def taken(self, ask: Ask) -> Taken:
         """Keep a request among the open ones while its client waits, and abort it when the client goes away."""

@@ -80,6 +80,14 @@ def context_length(arguments: Mapping[str, Any], specimen: Specimen) -> int:
     return int(arguments["context_length"] or specimen.context)
 
 
+def token_bytes(specimen: Specimen, dtype: str) -> float:
+    """KV bytes that one token takes on one card: half of sixteen-bit numbers' for eight-bit ones.
+
+    DeepSeek-V4's pool is of eight bits in any case; its figure in the specimen says so.
+    """
+    return specimen.bytes_per_token / (2 if dtype.startswith("fp8") and specimen.pool != "dsv4" else 1)
+
+
 def allocate(arguments: Mapping[str, Any], specimen: Specimen) -> Allocation:
     """Lay out one card up to the moment before capture.
 
@@ -98,7 +106,8 @@ def allocate(arguments: Mapping[str, Any], specimen: Specimen) -> Allocation:
             f" --mem-fraction-static above {math.ceil(least * 1000) / 1000} (minimum viable = 1 - available/pre ="
             f" {least:.4f}). If using speculative decoding, draft weights are now counted."
         )
-    tokens = int(rest * GIB / specimen.bytes_per_token) // specimen.page * specimen.page
+    cell = token_bytes(specimen, str(arguments["kv_cache_dtype"]))
+    tokens = int(rest * GIB / cell) // specimen.page * specimen.page
     if arguments["max_total_tokens"]:
         tokens = min(tokens, int(arguments["max_total_tokens"]) // specimen.page * specimen.page)
     if tokens <= 0:
@@ -110,7 +119,7 @@ def allocate(arguments: Mapping[str, Any], specimen: Specimen) -> Allocation:
     # Without a wish the engine allows 512 times as many as would fit at full length, within 2048 and 4096.
     open_end = min(max(int(tokens / context_length(arguments, specimen) * 512), 2048), 4096)
     requests = min(open_end if wanted is None else wanted // arguments["dp_size"], tokens // 2)
-    pool = tokens * specimen.bytes_per_token / GIB
+    pool = tokens * cell / GIB
     request_pool = (requests + 1) * (context_length(arguments, specimen) + 4) * 4 / GIB
     after_pool = free - taken - pool - request_pool - specimen.cards.rounding
     return Allocation(

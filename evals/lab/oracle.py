@@ -88,6 +88,8 @@ def _start(start: Sequence[Line]) -> Iterator[Finding]:
         due, got = ready[name]
         if due != got:
             yield Finding("values", boot, f"{name}: {got} instead of {due}")
+    if ready.get("turned"):
+        yield Finding("values", boot, f"nobody asked for a change of {', '.join(ready['turned'])}")
     due, got = ready["tokens"]
     if got < 0.95 * due:
         yield Finding("memory", boot, f"{got} tokens of KV pool instead of {due}")

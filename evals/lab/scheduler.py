@@ -14,6 +14,7 @@ from evals.lab.clock import Clock
 from evals.lab.conversation import Conversation
 from evals.lab.failures import KilledError
 from evals.lab.faults import Faults, Sight
+from evals.lab.model import Model
 from evals.lab.pace import Pace
 from evals.lab.punctuality import Punctuality
 from evals.lab.reports import Load, Reports
@@ -23,6 +24,8 @@ _LATE = 0.25
 """Seconds of the wall that a late loop may catch up; beyond that the time is lost, as it would be on a stalled card."""
 _GRAIN = 0.001
 """Seconds of the wall that the loop's own sleep may end late."""
+_SHIFT = 0.002
+"""Seconds of the wall by which one pass's sending may move the next one's at most: a machine that stalls is no rule."""
 ADMISSION_RATIO = 0.7
 """Share of the tokens a request may still generate that admission reserves (gauge `new_token_ratio`)."""
 
@@ -71,6 +74,7 @@ class Scheduler:
         clock: Serving clock.
         reports: Hears what it does.
         books: Where it is written down, out of everybody's sight, what came of all that.
+        model: What answers; None: one that never errs.
     """
 
     def __init__(
@@ -82,7 +86,10 @@ class Scheduler:
         clock: Clock,
         reports: Reports,
         books: Books,
+        model: Model | None = None,
     ) -> None:
+        self.model = model or Model()
+        """What answers."""
         self.limits = limits
         self.running: list[Ask] = []
         self.waiting: deque[Ask] = deque()
@@ -100,7 +107,7 @@ class Scheduler:
         """Seconds of life that they were made to take."""
         self.punctuality = Punctuality()
         """How far tokens were off what the passes say."""
-        self._each = 0.0
+        self._lead = 0.0
         self._pace = pace
         self._faults = faults
         self._specimen = specimen
@@ -226,8 +233,8 @@ class Scheduler:
         for ask in self.running:
             if ask.outlet is not None:
                 ask.outlet.prepare()
-        # Sending takes time too: half of it lies before the moment, half after.
-        start = due - len(self.running) * self._each / 2
+        # Sending takes time too: half of it shall lie before the moment, half after.
+        start = due - len(self.running) * self._lead
         await asyncio.sleep(max(start - loop.time() - _GRAIN, 0))
         # Selectors count in milliseconds; the last one is slept through by the whole thread, which is more precise.
         time.sleep(max(start - loop.time(), 0))
@@ -373,13 +380,11 @@ class Scheduler:
         """One token for each request that still wants one, at its moment; what can wait comes after the last is out."""
         wanting = [ask for ask in batch if not ask.aborted and ask.finish is None and not self._spinning]
         now = asyncio.get_running_loop().time
-        began, sent = now(), 0
-        for ask in wanting:
-            if ask.outlet is not None and ask.outlet.fire():
-                self.punctuality.sent(due, now())
-                sent += 1
+        sent = [now() for ask in wanting if ask.outlet is not None and ask.outlet.fire()]
         if sent:
-            self._each += 0.1 * ((now() - began) / sent - self._each)
+            self.punctuality.sent(due, sent)
+            late = min(max((sent[0] + sent[-1]) / 2 - due, -_SHIFT), _SHIFT)
+            self._lead = max(self._lead + 0.3 * late / len(sent), 0.0)
         self.heartbeat = self._clock.now()
         if not self._faults.deaf(self._computing + sum(ask.conversation.length for ask in self.waiting)):
             self.heard = self.heartbeat

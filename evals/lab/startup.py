@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
-from evals.lab.arguments import Launch, shown
+from evals.lab.arguments import Launch
 from evals.lab.clock import Clock, Walk
 from evals.lab.failures import StandstillError, no_graph, no_pool, no_workspace
 from evals.lab.faults import Faults
@@ -77,10 +77,15 @@ def start(
     walk = Walk(clock, stretch, faults.lived)
     _server_lines(echoed or launch, specimen, walk, log)
     allocation = _load(launch, specimen, walk, log, chance, faults)
-    free = _prefill_graphs(launch, specimen, allocation, walk, log)
     sizes = truncated(launch.sizes, allocation.requests)
-    after = _capture(sizes, launch, specimen, environ, free, walk, log, faults)
-    graphs, free = free - after, after
+    free = allocation.before_capture
+    # Versions with flat names capture decode first.
+    for phase in ("decode", "prefill") if launch.dialect.flat else ("prefill", "decode"):
+        if phase == "prefill":
+            free = _prefill_graphs(launch, specimen, allocation, free, walk, log)
+        else:
+            after = _capture(sizes, launch, specimen, environ, free, walk, log, faults)
+            graphs, free = free - after, after
     free -= faults.captured(allocation, free)
     arguments = launch.arguments
     log.rank(
@@ -113,7 +118,7 @@ def _server_lines(launch: Launch, specimen: Specimen, walk: Walk, log: Log) -> N
     if arguments["disaggregation_mode"] == "decode" and arguments["disable_radix_cache"]:
         log.server("KV cache is forced as chunk cache for decode server")
     log.server("Fail to set RLIMIT_NOFILE: current limit exceeds maximum limit")
-    log.server(f"server_args={shown(arguments)}")
+    log.server(f"server_args={launch.dialect.shown(arguments)}")
     log.server("Using default HuggingFace chat template with detected content format: string")
     walk.on(_SPAWN)
 
@@ -161,7 +166,7 @@ def _load(launch: Launch, specimen: Specimen, walk: Walk, log: Log, chance: Rand
     for line in more_said:
         log.rank(line)
     walk.on(_POOLS)
-    _pools(specimen, allocation, log)
+    _pools(specimen, allocation, str(launch.arguments["kv_cache_dtype"]), log)
     for rank in ranks:
         log.rank(f"Memory pool end. avail mem={max(allocation.after_pool, 0.0) + more[rank]:.2f} GB", rank)
     if allocation.after_pool < specimen.cards.workspace:
@@ -178,13 +183,14 @@ def _shards(specimen: Specimen, walk: Walk, log: Log) -> float:
     return took
 
 
-def _pools(specimen: Specimen, allocation: Allocation, log: Log) -> None:
+def _pools(specimen: Specimen, allocation: Allocation, dtype: str, log: Log) -> None:
     """What the KV pool's making says; DeepSeek-V4's sizes follow from its compression ratios, 4 and 128."""
     full = allocation.tokens
     if specimen.pool != "dsv4":
         half = f"{allocation.pool / 2:.2f} GB"
         sizes = f"K size: {half}, V size: {half}" if specimen.pool == "mha" else f"KV size: {allocation.pool:.2f} GB"
-        log.ranks(f"KV Cache is allocated. dtype: torch.bfloat16, #tokens: {full}, {sizes}")
+        kind = {"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}.get(dtype, "bfloat16")
+        log.ranks(f"KV Cache is allocated. dtype: torch.{kind}, #tokens: {full}, {sizes}")
         return
     swa = int(full * specimen.swa_ratio)
     state4, state128 = swa // 128 * 8, swa // 128 * 128
@@ -202,25 +208,22 @@ def _pools(specimen: Specimen, allocation: Allocation, log: Log) -> None:
     )
 
 
-def _prefill_graphs(launch: Launch, specimen: Specimen, allocation: Allocation, walk: Walk, log: Log) -> float:
+def _prefill_graphs(
+    launch: Launch, specimen: Specimen, allocation: Allocation, free: float, walk: Walk, log: Log
+) -> float:
     """Warm the kernels and capture prefill graphs where the configuration has them; return what is free afterwards.
 
     Raises:
         StartError: they did not fit.
     """
-    free = allocation.before_capture
     sizes = prefill_plan(launch.arguments)
     if not sizes:
-        log.rank(
-            "Disable prefill CUDA graph because cuda_graph_config resolved prefill.backend='disabled'"
-            " (e.g. via --cuda-graph-backend-prefill=disabled or auto-disable rules)."
-        )
+        log.rank(launch.dialect.prefill_off())
         walk.on(_WARM_KERNELS)
         return free
     backend = launch.arguments["cuda_graph_config"]["prefill"]["backend"]
-    log.ranks(
-        f"Capture target prefill CUDA graph begin. backend={backend}, num_tokens={sizes}, avail mem={free:.2f} GB"
-    )
+    for line in launch.dialect.prefill_begins(backend, sizes, free):
+        log.ranks(line)
     log.raw(f"\n{progress('', 0, len(sizes), 0.0)}")
     took = 0.0
     for verb, seconds in (("Compiling", 0.5 * _PREFILL_GRAPH), ("Capturing", 0.5 * _PREFILL_GRAPH)):
@@ -231,11 +234,8 @@ def _prefill_graphs(launch: Launch, specimen: Specimen, allocation: Allocation, 
             if verb == "Capturing":
                 free -= specimen.prefill_graph_each
             if free < 0:
-                raise no_graph(0.1, free, specimen, phase="prefill")
-    log.ranks(
-        f"Capture target prefill CUDA graph end. elapsed={took:.2f} s, mem usage={allocation.prefill_graphs:.2f} GB,"
-        f" avail mem={free:.2f} GB."
-    )
+                raise no_graph(0.1, free, specimen, launch.dialect, phase="prefill")
+    log.ranks(launch.dialect.ends("prefill", took, allocation.prefill_graphs, free))
     return free
 
 
@@ -257,10 +257,9 @@ def _capture(
     if not sizes:
         return free
     before = free
-    log.ranks(
-        f"Capture target decode CUDA graph begin. backend={launch.arguments['cuda_graph_config']['decode']['backend']},"
-        f" num_tokens_per_bs=1, bs={sizes}, avail mem={free:.2f} GB"
-    )
+    backend = launch.arguments["cuda_graph_config"]["decode"]["backend"]
+    for line in launch.dialect.decode_begins(backend, sizes, free):
+        log.ranks(line)
     free -= static_buffers(sizes[-1], specimen)
     log.raw(f"\n{progress('', 0, len(sizes), 0.0)}")
     took = 0.0
@@ -272,14 +271,11 @@ def _capture(
         if needed > free and faults.hangs():
             raise StandstillError
         if needed > free:
-            raise no_graph(needed, free, specimen)
+            raise no_graph(needed, free, specimen, launch.dialect)
         took += walk.on(specimen.capture_first if first else specimen.capture_each)
         free -= needed
         log.raw(progress(f"Capturing batches (bs={size} avail_mem={free:.2f} GB)", done + 1, len(sizes), took))
     if launch.arguments["tp_size"] > 1:
         log.ranks(f"Registering {2 * len(sizes) * specimen.layers} cuda graph addresses")
-    log.ranks(
-        f"Capture target decode CUDA graph end. elapsed={took:.2f} s,"
-        f" mem usage={before - free:.2f} GB, avail mem={free:.2f} GB."
-    )
+    log.ranks(launch.dialect.ends("decode", took, before - free, free))
     return free

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random, SystemRandom
+from typing import Any
 
 from aiohttp import ClientSession, web
 
@@ -18,12 +19,14 @@ from evals.lab import private
 from evals.lab.arguments import Launch, parse, recorded, resolve
 from evals.lab.books import Books
 from evals.lab.clock import Clock
+from evals.lab.dialect import Dialect
 from evals.lab.endpoints import Endpoints
 from evals.lab.failures import KilledError, StandstillError, StartError, envelope, pass_failure
 from evals.lab.faults import Conditions, Faults, build
 from evals.lab.log import Log
 from evals.lab.memory import allocate, truncated
 from evals.lab.metrics import Metrics
+from evals.lab.model import Model
 from evals.lab.pace import Noise, Pace
 from evals.lab.pair import NOWHERE, Side, paired
 from evals.lab.process import become, born, listen
@@ -62,17 +65,11 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path, program:
     chance = Random(f"{nature.seed}/{boot}")
     faults = build(nature.faults, f"{nature.seed}/{boot}", private.Shelf(ground))
     early = Conditions(nature.engine, nature.version, boot, environ=environ)
-    values = parse(argv, faults.absent(early))
-    random_seed = chance.getrandbits(30)
+    dialect = Dialect(nature.version)
+    values = _parsed(argv, faults.absent(early), dialect)
+    turned = faults.turn(values, early)
     environ = faults.felt(environ, early)
-    try:
-        launch = obeyed = resolve(values, specimen, random_seed)
-        heeded = faults.heed(values, recorded()["server_args"], early)
-        if heeded != values:
-            obeyed = resolve(heeded, specimen, random_seed)
-    except ValueError:
-        traceback.print_exc()
-        raise SystemExit(1) from None
+    launch, obeyed = _resolved(turned, specimen, chance.getrandbits(30), faults, early, dialect)
     log = Log(launch.arguments["tp_size"])
     noise = Noise(nature.boot_noise, nature.run_noise)
     overlap = not launch.arguments["disable_overlap_schedule"]
@@ -87,7 +84,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path, program:
     started = _come_up(go, clock, log, books)
     pace = Pace(started.sizes, overlap=overlap, noise=noise, chance=Random(chance.random()))
     faults.ready()
-    _note_start(books, launch, specimen, started)
+    _note_start(books, launch, specimen, started, [name for name in values if values[name] != turned[name]])
     serving = Clock(nature.serve_speed)
     mode = launch.arguments["disaggregation_mode"]
     kind = "unified" if mode == "null" else mode
@@ -102,13 +99,45 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path, program:
 
     side = side_of(launch.arguments, environ, name, stale, specimen, serving, log, metrics)
 
+    model = Model(nature.errors, nature.seed)
+
     def schedule() -> Scheduler:
         tokens, interval = started.allocation.tokens, launch.arguments["decode_log_interval"]
         reports = SglangReports(tokens, interval, ADMISSION_RATIO, specimen, serving, log, metrics)
-        return Scheduler(_limits(obeyed, started), pace, faults, specimen, serving, reports, books)
+        return Scheduler(_limits(obeyed, started), pace, faults, specimen, serving, reports, books, model)
 
     seed = Random(chance.random())
     asyncio.run(_serve(launch, started, specimen, schedule, side, serving, log, metrics, seed, faults, books))
+
+
+def _parsed(argv: Sequence[str], absent: frozenset[str], dialect: Dialect) -> dict[str, Any]:
+    """The arguments as parsed.
+
+    Raises:
+        SystemExit: 2 for what the parser refuses, 1 for a configuration file that is none.
+    """
+    try:
+        return parse(argv, absent, dialect)
+    except (OSError, ValueError):
+        traceback.print_exc()
+        raise SystemExit(1) from None
+
+
+def _resolved(
+    values: dict[str, Any], specimen: Specimen, seed: int, faults: Faults, early: Conditions, dialect: Dialect
+) -> tuple[Launch, Launch]:
+    """The arguments as the engine echoes them, and those that it goes by.
+
+    Raises:
+        SystemExit: 1, for combinations that the engine refuses.
+    """
+    heeded = faults.heed(values, recorded()["server_args"], early)
+    try:
+        launch = resolve(values, specimen, seed, dialect)
+        return launch, resolve(heeded, specimen, seed, dialect) if heeded != values else launch
+    except ValueError:
+        traceback.print_exc()
+        raise SystemExit(1) from None
 
 
 def _come_up(go: Callable[[], Started], clock: Clock, log: Log, books: Books) -> Started:
@@ -147,7 +176,7 @@ def _conditions(
     )
 
 
-def _note_start(books: Books, launch: Launch, specimen: Specimen, started: Started) -> None:
+def _note_start(books: Books, launch: Launch, specimen: Specimen, started: Started, turned: Sequence[str]) -> None:
     """Write down what was asked for, by the formulas, and what it came to."""
     due = allocate(launch.arguments, specimen)
     books.write(
@@ -155,6 +184,7 @@ def _note_start(books: Books, launch: Launch, specimen: Specimen, started: Start
         places=[due.requests, started.allocation.requests],
         captured=[max(truncated(launch.sizes, due.requests), default=0), max(started.sizes, default=0)],
         tokens=[due.tokens, started.allocation.tokens],
+        turned=turned,
     )
 
 

@@ -93,6 +93,28 @@ class IgnoredValue(Fault):
         return {name: value for name, value in environ.items() if name != self.text("setting")}
 
 
+class SideEffect(Fault):
+    """The engine switches something else on for a feature that is asked for, against what the operator wrote."""
+
+    meaning = (
+        "a feature that is asked for changes another setting too, which the engine echoes and nobody has asked for"
+    )
+    early = True
+    when = "speculative_algorithm!=unset"
+    parameters: ClassVar[Mapping[str, Parameter]] = {
+        "setting": Parameter("--disable-overlap-schedule", "the flag that is changed, with its dashes"),
+        "value": Parameter("false", "what it becomes: true, false, a number or a text"),
+    }
+
+    def turn(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The values with that one changed."""
+        field = self.text("setting").removeprefix("--").replace("-", "_")
+        text = self.text("value")
+        known = {"true": True, "false": False}
+        value: Any = known.get(text, int(text) if text.lstrip("-").isdigit() else text)
+        return {**values, field: value} if field in values else values
+
+
 class ClampedValue(Fault):
     """A state cache beside the KV pool has fewer slots than requests were asked for."""
 

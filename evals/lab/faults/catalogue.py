@@ -7,7 +7,14 @@ from difflib import get_close_matches
 from random import Random
 
 from evals.lab.arguments import recorded
-from evals.lab.faults.applying import ClampedValue, IgnoredValue, MangledArgv, RejectedFlag, StaleRestart
+from evals.lab.faults.applying import (
+    ClampedValue,
+    IgnoredValue,
+    MangledArgv,
+    RejectedFlag,
+    SideEffect,
+    StaleRestart,
+)
 from evals.lab.faults.condition import Conditions, rule
 from evals.lab.faults.fault import Fault, Faults, Parameter
 from evals.lab.faults.garbling import (
@@ -56,6 +63,7 @@ FAULTS: Mapping[str, type[Fault]] = {
     "quality-shift": QualityShift,
     "rejected-flag": RejectedFlag,
     "second-start-crash": SecondStart,
+    "side-effect": SideEffect,
     "slot-leak": SlotLeak,
     "slow-start": LateStart,
     "stale-bootstrap": StaleBootstrap,

@@ -93,7 +93,7 @@ class Fault:
     when: ClassVar[str] = ""
     """Condition under which it is there, unless a case says otherwise."""
     early: ClassVar[bool] = False
-    """It acts before the arguments are known; its condition can only be about engine, version, boot and `env`."""
+    """It acts before the arguments are resolved; its condition is about engine, version, boot, `env`, or `asked`."""
     of_pairs: ClassVar[bool] = False
     """It lies between the two sides of a pair, so that both have it; any other is the decode side's."""
 
@@ -128,8 +128,12 @@ class Fault:
         """Flags that this build of the engine does not know."""
         return frozenset()
 
+    def turn(self, values: dict[str, Any]) -> dict[str, Any]:
+        """What the engine makes of the asked values, and echoes."""
+        return values
+
     def heed(self, values: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-        """The asked values that the engine goes by."""
+        """Those of the values that the engine goes by, whatever it echoes."""
         return values
 
     def felt(self, environ: Mapping[str, str]) -> Mapping[str, str]:
@@ -259,9 +263,15 @@ class Faults:
         """Flags that this build does not know."""
         return frozenset().union(*(fault.absent() for fault in self._early(conditions)))
 
+    def turn(self, values: dict[str, Any], conditions: Conditions) -> dict[str, Any]:
+        """What the engine makes of the asked values, and echoes."""
+        for fault in self._early(conditions._replace(asked=values, arguments=values)):
+            values = fault.turn(values)
+        return values
+
     def heed(self, values: dict[str, Any], defaults: Mapping[str, Any], conditions: Conditions) -> dict[str, Any]:
-        """The asked values that the engine goes by."""
-        for fault in self._early(conditions):
+        """Those of the values that the engine goes by, whatever it echoes."""
+        for fault in self._early(conditions._replace(asked=values, arguments=values)):
             values = fault.heed(values, defaults)
         return values
 

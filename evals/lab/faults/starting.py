@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from evals.lab.failures import combination, compiled_cache, sampler, unbalanced
+from evals.lab.failures import combination, compiled_cache, grown, sampler, unbalanced
 from evals.lab.faults.fault import Fault, Parameter
 from evals.lab.memory import Allocation
 from evals.lab.specimen import Cards
@@ -98,14 +98,26 @@ class CoTenant(Fault):
     )
     parameters: ClassVar[Mapping[str, Parameter]] = {
         "gib": Parameter(7.0, "GiB that the neighbour holds on each card", 0.0, 80.0),
+        "frees": Parameter(0.0, "GiB that it gives back while ours is measured, of which a vLLM dies", 0.0, 80.0),
         "share": Parameter(0.5, "share of starts that meet it", 0.0, 1.0),
         "first": Parameter(2.0, "first start that can meet it", 1.0),
     }
 
+    _here = False
+
     def card(self, cards: Cards) -> Cards:
         """What the neighbour leaves."""
-        met = self.met.boot >= self.number("first") and self.chance.random() < self.number("share")
-        return cards._replace(free=cards.free - self.number("gib")) if met else cards
+        self._here = self.met.boot >= self.number("first") and self.chance.random() < self.number("share")
+        return cards._replace(free=cards.free - self.number("gib")) if self._here else cards
+
+    def check(self, cards: Cards) -> None:
+        """Measure while the neighbour leaves.
+
+        Raises:
+            StartError: free memory has grown, which a vLLM takes for an error.
+        """
+        if self._here and self.number("frees") and self.met.engine == "vllm":
+            raise grown(cards.free, cards.free + self.number("frees"))
 
 
 class SupervisorLoop(Fault):

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from evals.lab.memory import GIB, first_graph, static_buffers, weights
+from evals.lab.memory import GIB, first_graph, static_buffers, token_bytes, weights
 from evals.lab.specimen import Specimen
 from evals.lab.vllm_0_24.arguments import Launch
 
@@ -79,7 +79,7 @@ def allocate(launch: Launch, specimen: Specimen, environ: Mapping[str, str]) -> 
             "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the"
             " engine. See https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details."
         )
-    a_block = specimen.bytes_per_token * launch.block
+    a_block = token_bytes(specimen, str(values["kv_cache_dtype"])) * launch.block
     blocks = int(pool * GIB / a_block)
     if values["num_gpu_blocks_override"]:
         blocks = int(values["num_gpu_blocks_override"])

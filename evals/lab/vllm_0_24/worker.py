@@ -70,9 +70,10 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path) -> None:
         values = named(parse(argv, faults.absent(early)), log)
         port = listen(values["host"] or "0.0.0.0", values["port"])
         announce(values, walk, log)
-        launch = obeyed = resolve(values, specimen)
-        heeded = faults.heed(values, defaults(), early)
-        if heeded != values:
+        turned = faults.turn(values, early)
+        launch = obeyed = resolve(turned, specimen)
+        heeded = faults.heed(turned, defaults(), early)
+        if heeded != turned:
             obeyed = resolve(heeded, specimen)
     except KilledError:
         os.kill(os.getpid(), signal.SIGKILL)
