@@ -8,7 +8,7 @@ from typing import NamedTuple
 from agent.domain import Change, Knob, Record, Setting
 from memory.incidents import Condition, Incident, is_on, number_in
 from memory.told import breached_metrics, version_of
-from memory.traces import Path, Trace, from_value, is_silent, names_of, speaks_of, to_value
+from memory.traces import Path, Trace, from_value, is_silent, names_of, speaks_of, to_values
 from memory.versions import within
 
 UNDOES = 200
@@ -27,7 +27,7 @@ LIVE = 15
 """Its conditions hold already."""
 HERE = 10
 """It was this very worker."""
-SPOKEN = 8
+SPOKEN = 12
 """Its text speaks of a knob of the change, and nothing closer ties it."""
 VERSION = 5
 IN_FORCE = "the fix is in force"
@@ -206,9 +206,8 @@ def paths_to(scene: Scene, signature: Collection[str], guards: Collection[str]) 
     for setting in scene.change.settings:
         knob = scene.knobs.get(setting.knob)
         back = UNDOES if setting.knob in guards else SAME_KNOB
-        same = to_value(knob, setting.new, scene.changed)
-        found.append((SAME_KNOB + SAME_CHANGE, Trace(knob=setting.knob, aim=same)))
         found.append((SAME_KNOB + back, Trace(knob=setting.knob, aim=from_value(knob, setting.new))))
+    found.append((SAME_KNOB + SAME_CHANGE, Trace(aim=to_values(scene.change, scene.knobs))))
     broken = [
         (weight + SIGNATURE, trace._replace(metric=m)) for weight, trace in [*found, (0, Trace())] for m in signature
     ]

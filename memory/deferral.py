@@ -11,7 +11,7 @@ from memory.bearing import IN_FORCE
 from memory.incidents import Incident
 from memory.precedents import History
 from memory.told import version_of
-from memory.traces import Path, Trace, to_value
+from memory.traces import Path, Trace, to_values
 from memory.versions import order
 
 LOOKED_AT = 20
@@ -36,16 +36,8 @@ def earlier_deferral(change: Change, knobs: Sequence[Knob], history: History) ->
     """
     if not change.settings:
         return None
-    by_name = {knob.name: knob for knob in knobs}
-    wanted = {(s.knob, to_value(by_name.get(s.knob), s.new, ())) for s in change.settings}
-    first = change.settings[0]
-    aim = to_value(by_name.get(first.knob), first.new, {setting.knob for setting in change.settings})
-    same = [
-        record
-        for record in history.akin([Path(1, Trace(knob=first.knob, aim=aim), change.worker)], LOOKED_AT)
-        if record.change is not None
-        and {(s.knob, to_value(by_name.get(s.knob), s.new, ())) for s in record.change.settings} == wanted
-    ]
+    aim = to_values(change, {knob.name: knob for knob in knobs})
+    same = history.akin([Path(1, Trace(aim=aim), change.worker)], LOOKED_AT)
     tried = [record for record in same if record.execution is not None]
     put_off = [r for r in same if _put_off(r) and not (r.change is not None and r.change.unless_unsafe)]
     last = next(iter(tried or put_off), None)

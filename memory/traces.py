@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
 from typing import NamedTuple
 
-from agent.domain import Knob, Record
+from agent.domain import Change, Knob, Record
 from memory.incidents import is_on, number_in
 from memory.told import breached_metrics, is_echo
 
 LONGEST_WORD = 64
 """Characters: no knob's name has a longer word, and a server's text index takes none beyond 2 KB."""
+MOST_SWITCHES = 4
+"""Settings of one change up to which switches are told from other values: each doubles its entries in the index."""
 MOST_PROSE = 100_000
 """Characters of a record's text that are indexed."""
 
@@ -30,7 +33,8 @@ class Trace(NamedTuple):
     knob: str = ""
     """A knob that it set; empty: whatever it set."""
     aim: str = ""
-    """`to:` and `from:` with a value, `kept`, `undoes:` with a run; empty: whatever it was after."""
+    """`to:` with every value that it set, `from` with one that it set away from, `kept`, `undoes:` with a run;
+    empty: whatever it was after."""
 
 
 class Path(NamedTuple):
@@ -64,24 +68,25 @@ def traces_of(record: Record) -> frozenset[Trace]:
         found.add(Trace(aim="kept"))
         if change.undoes is not None:
             found.add(Trace(aim=f"undoes:{change.undoes}"))
-    together = _short("+".join(sorted({setting.knob for setting in change.settings})))
+    found |= {Trace(metric, aim=aim) for metric in metrics for aim in _goals(change)}
     for setting in change.settings:
-        aims = ["", *(f"to:{one}:{together}" for one in _values(setting.new))]
+        aims = [""]
         if decision == "kept":
             pairs = zip(_values(setting.old), _values(setting.new), strict=True)
-            aims += [f"from:{old}" for old, new in pairs if old != new]
+            aims += [f"from{old}" for old, new in pairs if old != new]
         found |= {Trace(metric, setting.knob, aim) for metric in metrics for aim in aims}
     return frozenset(found)
 
 
-def to_value(knob: Knob | None, value: str | None, together: Iterable[str]) -> str:
-    """The aim of records that set a knob to a value, together with exactly these knobs."""
-    return f"to:{_value(knob, value)}:{_short('+'.join(sorted(together)))}"
+def to_values(change: Change, knobs: Mapping[str, Knob]) -> str:
+    """The aim of records that set exactly these knobs to these values, as far as the engine sees a difference."""
+    exact = len(change.settings) > MOST_SWITCHES
+    return _goal((s.knob, _exact(s.new) if exact else _value(knobs.get(s.knob), s.new)) for s in change.settings)
 
 
 def from_value(knob: Knob | None, value: str | None) -> str:
     """The aim of records that were kept and set a knob away from a value."""
-    return f"from:{_value(knob, value)}"
+    return f"from{_value(knob, value)}"
 
 
 def prose_of(record: Record) -> str:
@@ -123,21 +128,35 @@ def speaks_of(record: Record, phrases: Iterable[str]) -> bool:
     return any(f" {phrase} " in prose for phrase in phrases)
 
 
+def _goals(change: Change) -> Iterator[str]:
+    """What a change set, with each value as it is and, because the record does not know which it is, as a switch."""
+    if not change.settings:
+        return
+    exact = len(change.settings) > MOST_SWITCHES
+    ways = [[_exact(s.new)] if exact else list(_values(s.new)) for s in change.settings]
+    for values in product(*ways):
+        yield _goal((setting.knob, value) for setting, value in zip(change.settings, values, strict=True))
+
+
+def _goal(pairs: Iterable[tuple[str, str]]) -> str:
+    return f"to:{_short('+'.join(sorted(f'{knob}{value}' for knob, value in pairs)))}"
+
+
 def _values(value: str | None) -> Iterator[str]:
     """A value as it is indexed: exactly, and as a switch, because a record does not know which of both it is."""
     yield _exact(value)
-    yield "on" if is_on(value) else "off"
+    yield ":on" if is_on(value) else ":off"
 
 
 def _value(knob: Knob | None, value: str | None) -> str:
     if knob is not None and knob.value == "switch":
-        return "on" if is_on(value) else "off"
+        return ":on" if is_on(value) else ":off"
     return _exact(value)
 
 
 def _exact(value: str | None) -> str:
     if value is None:
-        return "none"
+        return ":none"
     number = number_in(value)
     # Adding zero makes one number of the two zeros that floating point has.
     return f"={_short(value.strip())}" if number is None else f"#{number + 0.0!r}"
