@@ -84,6 +84,12 @@ def way(machine: lab_machine.Machine) -> Callable[..., SshTarget]:
     return functools.partial(target, machine)
 
 
+@pytest.fixture
+def own_way(own_machine: lab_machine.Machine) -> Callable[..., SshTarget]:
+    """Makes the way to a machine of one's own."""
+    return functools.partial(target, own_machine)
+
+
 @pytest.fixture(scope="module", params=ACCOUNTS)
 def host(request: pytest.FixtureRequest, machine: lab_machine.Machine) -> Iterator[SshHost]:
     """The shared machine over SSH: as root, as an ordinary user, and as one who becomes root with sudo."""
