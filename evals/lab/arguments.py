@@ -1,7 +1,7 @@
-"""argv -> the server arguments of SGLang 0.5.14, checked, defaulted and resolved as the engine does.
+"""argv -> the server arguments of SGLang, checked, defaulted and resolved as the engine does.
 
 The flags are those of the recorded usage text and the defaults those of a recorded `/server_info`, so that nobody has
-to keep a list of four hundred by hand.
+to keep a list of four hundred by hand; `dialect.py` says what other versions do differently.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+
+from evals.lab.dialect import Dialect
 from evals.lab.memory import captured_sizes, prefill_sizes
 from evals.lab.specimen import Specimen
 
-VERSION = "0.5.14"
 _YELLOW = "\033[1;33m{}\033[0m"
 _OPTION = re.compile(r"\[(--[^\[\]]*(?:\[[^\[\]]*\][^\[\]]*)*)\]|(--model-path MODEL_PATH)")
 _SECOND_NAMES = {
@@ -33,7 +36,14 @@ _FIELDS = {
     "--fp8-gemm-backend": "fp8_gemm_runner_backend",
     "--fp4-gemm-backend": "fp4_gemm_runner_backend",
     "--stream-output": "incremental_streaming_output",
+    "--nsa-prefill-backend": "dsa_prefill_backend",
+    "--nsa-decode-backend": "dsa_decode_backend",
+    "--piecewise-cuda-graph-compiler": "cuda_graph_tc_compiler",
+    "--mamba-scheduler-strategy": "mamba_radix_cache_strategy",
+    "--disable-piecewise-cuda-graph": "cuda_graph_backend_prefill",
 }
+_CONSTANTS = {"--disable-piecewise-cuda-graph": "disabled"}
+"""What a switch stores where that is not true."""
 _WHOLE = re.compile(
     r"^(max_(running|queued)_requests|max_total_tokens|prefill_max_requests|context_length|chunked_prefill_size|page_size"
     r"|random_seed|default_priority_value|numa_node|gc_threshold|nccl_port|dist_timeout|pp_max_micro_batch_size"
@@ -69,6 +79,8 @@ class Launch(NamedTuple):
     """Which parts of the graph configuration the operator fixed, as pairs of phase and field."""
     sizes: list[int]
     """Batch sizes to capture for decode before the request pool cuts the list; empty: no graphs."""
+    dialect: Dialect = Dialect()
+    """How this version words it."""
 
 
 class _Deprecated(argparse.Action):
@@ -85,7 +97,7 @@ class _Deprecated(argparse.Action):
         new = _RENAMED.get(self.option_strings[0], "")
         warning = f"'{option_string}' is deprecated and will be removed in a future release. Use '{new}' instead."
         print(_YELLOW.format(warning), file=sys.stderr, flush=True)
-        setattr(namespace, self.dest, True if self.nargs == 0 else values)
+        setattr(namespace, self.dest, self.const if self.nargs == 0 else values)
 
 
 def recorded() -> dict[str, Any]:
@@ -95,35 +107,49 @@ def recorded() -> dict[str, Any]:
     return document
 
 
-def parser(defaults: Mapping[str, Any], absent: frozenset[str] = frozenset()) -> argparse.ArgumentParser:
+def parser(
+    defaults: Mapping[str, Any], absent: frozenset[str] = frozenset(), dialect: Dialect | None = None
+) -> argparse.ArgumentParser:
     """A parser that accepts, abbreviates and refuses as the engine's does.
 
     Args:
         defaults: Value of each field when nobody sets it.
         absent: Flags that this build does not have.
+        dialect: The version; None: the recorded one.
     """
+    dialect = dialect or Dialect()
+    absent |= dialect.absent()
     usage = resources.files("evals.lab").joinpath("sglang_0_5_14/usage.txt").read_text(encoding="utf-8")
     made = argparse.ArgumentParser(prog="sglang serve", usage=usage.removeprefix("usage: ").rstrip("\n"))
     for bracketed, required in _OPTION.findall(usage):
         if bracketed.split()[:1] and bracketed.split()[0] in absent:
             made.usage = str(made.usage).replace(f"[{bracketed}] ", "").replace(f"[{bracketed}]", "")
             continue
-        _add(made, " ".join((bracketed or required).split()), bool(required), defaults)
+        _add(made, " ".join((bracketed or required).split()), bool(required), defaults, dialect)
+    if dialect.flat:
+        made.usage = re.sub(r"(CUDA_GRAPH_(?:MAX_)?BS)_(?:DECODE|PREFILL)", r"\1", str(made.usage))
+    made.usage = re.sub(r"\n(?: *\n)+", "\n", str(made.usage))
     return made
 
 
-def _add(made: argparse.ArgumentParser, words: str, required: bool, defaults: Mapping[str, Any]) -> None:
+def _add(
+    made: argparse.ArgumentParser, words: str, required: bool, defaults: Mapping[str, Any], dialect: Dialect
+) -> None:
     """Add one option as its usage words describe it, such as `--seed SEED` or `--sizes SIZE [SIZE ...]`."""
     flag, _, rest = words.partition(" ")
     names = (flag, *_SECOND_NAMES.get(flag, ()))
+    old = dialect.deprecated(flag, _RENAMED)
     field = _FIELDS.get(flag, flag.removeprefix("--").replace("-", "_"))
     if rest.startswith("| --no-"):
         made.add_argument(flag, action=argparse.BooleanOptionalAction, default=defaults.get(field))
         return
     if not rest:
-        action: Any = _Deprecated if flag in _RENAMED else "store_true"
-        extra: dict[str, Any] = {"nargs": 0} if flag in _RENAMED else {}
-        made.add_argument(*names, dest=field, action=action, default=defaults.get(field, False), **extra)
+        action: Any = _Deprecated if old else "store_const"
+        extra: dict[str, Any] = {"nargs": 0} if old else {}
+        constant = _CONSTANTS.get(flag, True)
+        made.add_argument(
+            *names, dest=field, action=action, const=constant, default=defaults.get(field, False), **extra
+        )
         return
     metavar = re.sub(r"[\[\] .]", " ", rest).split()[0]
     if not metavar.startswith("{") and metavar.lower() in defaults:
@@ -142,7 +168,7 @@ def _add(made: argparse.ArgumentParser, words: str, required: bool, defaults: Ma
         metavar=None if choices else metavar,
         required=required,
         default=defaults.get(field),
-        action=_Deprecated if flag in _RENAMED else "store",
+        action=_Deprecated if old else "store",
     )
 
 
@@ -155,31 +181,68 @@ def _kind(field: str, default: Any) -> Any:
     return int if _WHOLE.match(field) else str
 
 
-def parse(argv: Sequence[str], absent: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """Read an argv as the engine would.
+def parse(argv: Sequence[str], absent: frozenset[str] = frozenset(), dialect: Dialect | None = None) -> dict[str, Any]:
+    """Read an argv as the engine would, a configuration file that it names included.
 
     Args:
         argv: The words after the program.
         absent: Flags that this build does not have.
+        dialect: The version; None: the recorded one.
 
     Returns:
-        Each server argument by field name, in the engine's order.
+        Each server argument by field name, in the recorded version's order.
 
     Raises:
         SystemExit: with status 2 and the usage on stderr, for what the engine does not take.
+        ValueError: the configuration file is none.
     """
     defaults = recorded()["server_args"]
-    found = vars(parser(defaults, absent).parse_args(argv))
+    found = vars(parser(defaults, absent, dialect).parse_args(configured(argv)))
     return {field: found.get(field, default) for field, default in defaults.items()}
 
 
-def resolve(values: Mapping[str, Any], specimen: Specimen, seed: int) -> Launch:
+def configured(argv: Sequence[str]) -> list[str]:
+    """Put what a `--config` file says before the other words, so that these win, as the engine's merger does.
+
+    Raises:
+        ValueError: more than one file, or one that is no YAML mapping.
+        FileNotFoundError: it is not there.
+    """
+    words = [part for word in argv for part in (word.split("=", 1) if word.startswith("--config=") else [word])]
+    if "--config" not in words:
+        return list(argv)
+    if words.count("--config") > 1:
+        raise ValueError("Multiple config files specified! Only one allowed.")
+    at = words.index("--config")
+    if at + 1 == len(words) or words[at + 1].startswith("-"):
+        raise ValueError("No config file specified after --config flag!")
+    path = Path(words[at + 1])
+    if path.suffix.lower() not in (".yaml", ".yml"):
+        raise ValueError(f"Config file must be YAML format, got: {path}")
+    with path.open(encoding="utf-8") as file:
+        document = yaml.safe_load(file) or {}
+    if not isinstance(document, dict):
+        raise ValueError("Config file must contain a dictionary at root level")  # noqa: TRY004 - the engine's own kind
+    said: list[str] = []
+    for key, value in document.items():
+        flag = f"--{str(key).replace('_', '-')}"
+        if isinstance(value, bool):
+            said += [flag] if value else []
+        elif isinstance(value, list):
+            said += [flag, *map(str, value)] if value else []
+        else:
+            said += [flag, json.dumps(value) if isinstance(value, dict) else str(value)]
+    return [*said, *words[:at], *words[at + 2 :]]
+
+
+def resolve(values: Mapping[str, Any], specimen: Specimen, seed: int, dialect: Dialect | None = None) -> Launch:
     """Fill in what was left open, as `ServerArgs` does for this model on this machine.
 
     Args:
         values: What `parse` returned.
         specimen: The model and the cards.
         seed: The random seed to report when none was given.
+        dialect: The version; None: the recorded one.
 
     Raises:
         ValueError: combinations that the engine refuses, in its words.
@@ -227,7 +290,7 @@ def resolve(values: Mapping[str, Any], specimen: Specimen, seed: int) -> Launch:
         "decode": {"backend": backend, "max_bs": top, "bs": sizes, "tc_compiler": "eager"},
         "prefill": prefill,
     }
-    return Launch(arguments, known["internal"], locked, [] if backend == "disabled" else sizes)
+    return Launch(arguments, known["internal"], locked, [] if backend == "disabled" else sizes, dialect or Dialect())
 
 
 def _take_side(arguments: dict[str, Any]) -> None:
@@ -281,18 +344,3 @@ def _memory_fraction(arguments: Mapping[str, Any], specimen: Specimen, top: int,
         reserved += len(prefill["bs"]) * 8 if specimen.pool == "mha" else 1536
     reserved = max(float(reserved), 10_240.0)
     return round((specimen.cards.mebibytes - reserved) / specimen.cards.mebibytes, 3)
-
-
-def shown(arguments: Mapping[str, Any]) -> str:
-    """The arguments as the first line of the log shows them: `ServerArgs(model_path='...', ...)`."""
-    parts = []
-    for field, value in arguments.items():
-        if field == "cuda_graph_config":
-            phases = ", ".join(
-                f"{phase}=PhaseConfig({', '.join(f'{key}={item!r}' for key, item in plan.items())})"
-                for phase, plan in value.items()
-            )
-            parts.append(f"{field}=CudaGraphConfig({phases})")
-        else:
-            parts.append(f"{field}={value!r}")
-    return f"ServerArgs({', '.join(parts)})"

@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from evals.lab.answers import Answers
-from evals.lab.arguments import VERSION, Launch
+from evals.lab.arguments import Launch
 from evals.lab.ask import Ask
 from evals.lab.bodies import answer, error, read
 from evals.lab.clock import Clock
@@ -207,29 +207,30 @@ class Endpoints:
 
     async def server_info(self, request: web.Request) -> web.Response:
         """The server arguments as they took effect, and the engine's own state."""
-        arguments = self._launch.arguments
+        arguments, dialect = self._launch.arguments, self._launch.dialect
+        told = dialect.fields(arguments)
         state = {
-            **arguments,
+            **told,
             **self._launch.internal,
             # The scheduler's own copy of the arguments differs in what it decided late (recordings).
             "pp_max_micro_batch_size": self._allocation.requests // arguments["pp_size"],
             "disable_chunked_prefix_cache": True,
             "disable_shared_experts_fusion": arguments["disable_shared_experts_fusion"] or self._specimen.pool == "mla",
             "use_mla_backend": self._specimen.pool != "mha",
-            "_cuda_graph_config_locked": self._launch.locked,
+            **({} if dialect.flat else {"_cuda_graph_config_locked": self._launch.locked}),
             "last_gen_throughput": self._scheduler.reports.throughput,
             "memory_usage": self._memory(),
             "effective_max_running_requests_per_dp": self._allocation.requests,
         }
         return answer(
             {
-                **arguments,
+                **told,
                 "status": "ready",
                 "max_total_num_tokens": self._allocation.tokens,
                 # The engine keeps six tokens of the context back (recording: 8192 and 8186).
                 "max_req_input_len": self._context - 6,
                 "internal_states": [state],
-                "version": VERSION,
+                "version": self._launch.dialect.version,
                 "kv_events": None,
             }
         )
@@ -286,7 +287,7 @@ class Endpoints:
         return answer(
             {
                 "timestamp": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
-                "version": VERSION,
+                "version": self._launch.dialect.version,
                 "dp_rank_count": 1,
                 "loads": [load],
             }

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from evals.lab.arguments import parse, resolve, shown
+from evals.lab.arguments import parse, resolve
 from evals.lab.specimen import DEEPSEEK_V4_FLASH
 
 RECORDED = Path(__file__).parents[2] / "data" / "recordings" / "sglang-0.5.14-h200" / "q_bad_flag" / "startup.log"
@@ -80,7 +80,8 @@ def test_what_is_left_open_is_filled_in():
     # 97887 MiB: 512 + 8192 * 1.5 + 512 * 2 + 512 reserved.
     assert chosen["mem_fraction_static"] == 0.854
     assert launch.sizes[-1] == 512
-    assert "cuda_graph_config=CudaGraphConfig(decode=PhaseConfig(backend='full', max_bs=512, bs=[1, 2," in shown(chosen)
+    said = launch.dialect.shown(chosen)
+    assert "cuda_graph_config=CudaGraphConfig(decode=PhaseConfig(backend='full', max_bs=512, bs=[1, 2," in said
 
 
 def test_graphs_can_be_switched_off():
