@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 _WIDTH = 50e-6
@@ -15,11 +16,12 @@ class Punctuality:
         self._counts = [0] * (_COUNT + 1)
         self._most = 0.0
 
-    def sent(self, due: float, at: float) -> None:
-        """One token was due at one second of the wall and sent at another."""
-        off = abs(at - due)
-        self._counts[min(int(off / _WIDTH), _COUNT)] += 1
-        self._most = max(self._most, off)
+    def sent(self, due: float, moments: Sequence[float]) -> None:
+        """Tokens were due at one second of the wall and sent at others."""
+        for at in moments:
+            off = abs(at - due)
+            self._counts[min(int(off / _WIDTH), _COUNT)] += 1
+            self._most = max(self._most, off)
 
     def quantile(self, share: float) -> float:
         """Seconds that so large a share of the tokens was off at most; 0 without any."""
