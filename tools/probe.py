@@ -90,6 +90,11 @@ def run_check(
         "seed": seed,
         "steps": stall.steps,
         "floor_seconds": stall.floor_seconds,
+        "depths": list(check.depths),
+        "seconds": check.seconds,
+        "sequential": check.sequential.model_dump() if check.sequential else None,
+        "stop_at": check.stop_at,
+        "acts": list(check.acts) if check.acts else None,
     }
     outcome = _measure(host, wish, limit_seconds, tell)
     if check.name == "sessions":
@@ -226,6 +231,13 @@ def _sessions(outcome: Outcome, check: Check, phase: Phase) -> tuple[Reading, ..
     if tally["n"] < tally["planned"]:
         why = result["stopped"] or failed.detail
         detail += f"; {tally['planned'] - tally['n']} of {tally['planned']} sessions could not be judged: {why}"
+    missed = [str(part["tokens"]) for part in result["depths"] if not part["n"]] if len(check.depths) > 1 else []
+    if missed and tally["n"] and not tally["bad"]:
+        why = f"no session at {', '.join(missed)} tokens of depth could be judged; {detail}"
+        return _nothing("corrupted_sessions", phase, "share", why, source, widest), failed
+    if len(check.depths) > 1:
+        parts = ", ".join(f"{part['bad']} of {part['n']} at {part['tokens']}" for part in result["depths"])
+        detail += f"; by tokens of depth {parts}"
     if not tally["n"]:
         reasons = [reason for reason in (result["stopped"], failed.detail or failed.no_data) if reason]
         why = f"no session could be judged: {'; '.join(reasons)}"
@@ -238,6 +250,7 @@ def _sessions(outcome: Outcome, check: Check, phase: Phase) -> tuple[Reading, ..
         n=tally["n"],
         bad=tally["bad"],
         concurrency=widest,
+        exposure=result["exposure"],
         source=source,
         detail=detail,
     )

@@ -27,6 +27,7 @@ from tools.engines.asking import ask
 from tools.engines.catalogue import canonical, spellings
 from tools.engines.contract import Remark, check_contract
 from tools.engines.engine import Account, engine_of
+from tools.engines.exposure import Exposure, exposure, sizes
 from tools.engines.facts import StartupFacts
 from tools.engines.help_text import Installed
 from tools.engines.log_lines import lines_of
@@ -47,6 +48,8 @@ from tools.transaction import Heartbeat, Leftover, Observation, Writer
 TAILS_OF_A_LOG = (4 * 1024 * 1024, 64 * 1024 * 1024, 1 << 40)
 """Bytes from the end of a log in which its last start is looked for, one after the other; the last is all of it. A
 recorded start takes 0.1 MB, and a day of decode lines some ten."""
+LARGEST_LOG_OF_A_CHECK = 64 * 1024 * 1024
+"""Bytes of the log that are read after a check; decode lines come a few a second."""
 EARLIER_STARTS = 8
 """Starts before the last that a forecast learns from; more of them say little more."""
 LEASE_SECONDS = 60.0
@@ -587,8 +590,13 @@ class Worker:
     def check(
         self, check: Check, *, phase: Phase, seed: int, limit_seconds: float, stall: probe.Stall, tell: Tell
     ) -> tuple[Reading, ...]:
-        """Send the load of one check from the worker's host and read what comes back."""
-        return probe.run_check(
+        """Send the load of one check from the worker's host and read what comes back.
+
+        Where the change acts at some batch sizes only, what the client saw decoding at once is held against what the
+        engine's log says: the smaller part counts, at its lower end.
+        """
+        mark = self.log.mark() if check.acts is not None else None
+        readings = probe.run_check(
             self.host,
             base_url=self.load,
             counters_url=self.control,
@@ -599,6 +607,11 @@ class Worker:
             tell=tell,
             stall=stall,
         )
+        if check.acts is None or mark is None:
+            return readings
+        written = self.log.tail(LARGEST_LOG_OF_A_CHECK, after=mark)
+        seen = exposure(sizes(lines_of(io.BytesIO(written.text))), *check.acts) if written is not None else None
+        return tuple(_exposed(reading, seen) for reading in readings)
 
     def through_entry(self, phase: Phase, limit_seconds: float) -> Reading:
         """One request as a user would send it."""
@@ -636,6 +649,15 @@ def _other_flags(snapshot: Snapshot) -> list[str]:
     """Flags of the running process that stand in the script word for word, so that the next start has them too."""
     words = [word.partition("=")[0] for word in snapshot.server.argv if word.startswith("--") and len(word) > 2]
     return [word for word in dict.fromkeys(words) if word.encode() in snapshot.script]
+
+
+def _exposed(reading: Reading, seen: Exposure | None) -> Reading:
+    """A reading with the smaller of what the client and the engine's log say of its batch sizes."""
+    if reading.exposure is None or seen is None:
+        return reading
+    told = f"; by {seen.lines} lines of the engine's log {seen.share:.0%}, at least {seen.low:.0%}"
+    detail = f"{reading.detail}; where the change acts came {reading.exposure:.0%} of the tokens{told}"
+    return reading.model_copy(update={"exposure": min(reading.exposure, seen.low), "detail": detail})
 
 
 def _operation(setting: Setting) -> Literal["set", "add", "unset"]:

@@ -5,7 +5,9 @@ four), then one `{"event": "result", ...}` or `{"event": "invalid", "why": ...}`
 
     kind         what it does                                            what it wants besides base_url and seed
     sessions     multi-turn tool-call sessions whose right calls are     concurrency [..], count (sessions in all),
-                 known, validated from the streamed chunks               turns, tokens (of a reply), padding (words)
+                 known, validated from the streamed chunks               turns, tokens (of a reply), padding (words),
+                                                                         depths [tokens, ..], stop_at, acts [a, b],
+                                                                         sequential {ok, bad, error, cap}
     throughput   bursts of C streams at once, after a warm-up round      concurrency [..], count (runs each), tokens,
                  that is discarded                                       words (of a prompt), raw, token_ids
     aborts       storms of streams that are cut off, then one canary     concurrency [..], count (streams a storm),
@@ -64,6 +66,8 @@ ATTEMPTS = 3
 """A burst that is invalid because of the client is repeated, but not for ever."""
 ABOVE = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512)
 """Thresholds for the exposure, sizes at which decode graphs are usually captured up to."""
+WORDS_PER_TOKEN = 0.75
+"""Words of English filler that make a token, as tokenizers of large models cut it; depths are meant to the order."""
 READ_STDIN_SECONDS = 30
 PR_SET_PDEATHSIG = 1
 SPECIAL = re.compile(rb'"(?:usage|error)"\s*:\s*\{|"finish_reason"\s*:\s*["{]|\[DONE\]')
@@ -110,6 +114,11 @@ class Load:
         self.decoding += decoding
         self.peak = max(self.peak, self.in_flight)
         self.decoding_peak = max(self.decoding_peak, self.decoding)
+
+    def share_between(self, above: int, up_to: int) -> float | None:
+        """Share of the tokens that came while more than one number and at most another decoded; None: no tokens."""
+        total = sum(self.tokens[1:])
+        return sum(self.tokens[above + 1 : up_to + 1]) / total if total else None
 
     def report(self) -> dict[str, Any]:
         """Peak, means over the time with anything in flight, and shares of tokens and time above the thresholds."""
@@ -886,6 +895,32 @@ class Tally:
     """Requests that failed since the last one that was answered."""
 
 
+class Sequential:
+    """Wald's test: whether what was counted suffices either way (policies/sequential.py judges by the same ratio)."""
+
+    def __init__(self, wish: dict[str, Any], count: int) -> None:
+        test = wish.get("sequential")
+        self.count = count
+        self.cap = max(count, int(test["cap"])) if test else count
+        self._stop_at = wish.get("stop_at")
+        self._up = self._down = self._reach = math.inf
+        if test:
+            ok, bad, error = float(test["ok"]), float(test["bad"]), float(test["error"])
+            if not 0 < ok < bad < 1 or not 0 < error < 0.5:
+                raise ValueError("a sequential test wants 0 < ok < bad < 1 and 0 < error < 0.5")
+            self._up, self._down = math.log(bad / ok), math.log((1 - ok) / (1 - bad))
+            self._reach = math.log((1 - error) / error)
+
+    def over(self, n: int, bad: int) -> bool:
+        """Whether no further session is needed: it is bad, or it is acceptable and enough were sent."""
+        if self._stop_at is not None and bad >= self._stop_at:
+            return True
+        if math.isinf(self._reach):
+            return False
+        ratio = bad * self._up - (n - bad) * self._down
+        return ratio >= self._reach or (ratio <= -self._reach and n >= self.count)
+
+
 class Sessions:
     """Tool-call sessions, so many at once."""
 
@@ -896,30 +931,41 @@ class Sessions:
         self._turns = int(wish.get("turns", 3))
         self._padding = int(wish.get("padding", 0))
         self._seed = wish.get("seed", 0)
+        self._depths = [int(depth) for depth in wish.get("depths") or ()] or [0]
+        self._by_depth = [Tally() for _ in self._depths]
+        self._acts = wish.get("acts")
+        self._wish = wish
         self._taken: dict[str, int] = {}
         self._tally = Tally()
         self._replaced = 0
+        self._enough = Sequential({}, 0)
 
     async def run(self, concurrency: Sequence[int], count: int) -> dict[str, Any]:
-        """Run `count` sessions in all, an equal part at each concurrency."""
-        sessions = [self._plant(number) for number in range(count)]
+        """Run `count` sessions, an equal part at each concurrency; where a test is given, as many as settle it."""
+        self._enough = Sequential(self._wish, count)
         stopped = None
         with Meter() as meter:
             for index, at_once in enumerate(concurrency):
-                part = sessions[index :: len(concurrency)]
-                stopped = await self._part(part, at_once, count)
+                numbers = range(index, self._enough.cap, len(concurrency))
+                stopped = await self._part(numbers, at_once, self._enough.cap)
                 if stopped:
                     break
         tally = self._tally
+        settled = self._settled()
         return {
             "sessions": {
-                "planned": count,
+                "planned": tally.right + tally.bad if settled else self._enough.cap,
                 "n": tally.right + tally.bad,
                 "bad": tally.bad,
                 "failed": tally.failed,
                 "kinds": dict(tally.kinds),
             },
             "first_bad": tally.first_bad,
+            "depths": [
+                {"tokens": depth, "n": part.right + part.bad, "bad": part.bad}
+                for depth, part in zip(self._depths, self._by_depth, strict=True)
+            ],
+            "exposure": self._client.load.share_between(*self._acts) if self._acts else None,
             "requests": self._client.failures(),
             "in_flight": self._client.load.report(),
             "latency": self._client.latency(self._client.replies),
@@ -927,20 +973,30 @@ class Sessions:
             "stopped": stopped,
         }
 
+    def _settled(self) -> bool:
+        return self._enough.over(self._tally.right + self._tally.bad, self._tally.bad)
+
+    def _depth(self, number: int) -> int:
+        """The stratum of a session: its index among the depths."""
+        return number % len(self._depths)
+
     def _plant(self, number: int) -> Session:
         rng = random.Random(f"{self._seed}:session:{number}")
-        return plant(rng, number, self._turns, self._padding, self._taken)
+        words = self._padding + round(self._depths[self._depth(number)] * WORDS_PER_TOKEN)
+        return plant(rng, number, self._turns, words, self._taken)
 
-    def _next(self, waiting: Iterator[Session], total: int) -> Session | None:
+    def _next(self, waiting: Iterator[int], total: int) -> Session | None:
         """The next session; at their end a new one for each that failed, so that a hiccup leaves the sample whole."""
-        session = next(waiting, None)
-        if session is None and self._replaced < min(self._tally.failed, max(2, total // 10)):
+        if self._settled():
+            return None
+        number = next(waiting, None)
+        if number is None and self._replaced < min(self._tally.failed, max(2, total // 10)):
             self._replaced += 1
-            session = self._plant(total + self._replaced)
-        return session
+            number = total + self._replaced
+        return None if number is None else self._plant(number)
 
-    async def _part(self, sessions: Sequence[Session], at_once: int, total: int) -> str | None:
-        waiting = iter(sessions)
+    async def _part(self, numbers: Sequence[int], at_once: int, total: int) -> str | None:
+        waiting = iter(numbers)
         stopped: list[str] = []
         patience = max(8, 2 * at_once)
 
@@ -954,11 +1010,16 @@ class Sessions:
                     return
                 await self._session(session)
                 done = self._tally.right + self._tally.bad + self._tally.failed
+                likely = self._enough.count if done <= self._enough.count else total
                 self._report.progress(
-                    min(done, total), total, bad=self._tally.bad, in_flight=self._client.load.in_flight
+                    min(done, likely), likely, bad=self._tally.bad, in_flight=self._client.load.in_flight
                 )
 
-        await together(one_after_the_other() for _ in range(min(at_once, len(sessions))))
+        judged = -1
+        # A session that was in flight when the rest sufficed may take that back: then it goes on.
+        while not stopped and not self._settled() and judged < self._tally.right + self._tally.bad:
+            judged = self._tally.right + self._tally.bad
+            await together(one_after_the_other() for _ in range(min(at_once, len(numbers))))
         if not self._client.left:
             return "the time was up"
         return stopped[0] if stopped else None
@@ -994,9 +1055,11 @@ class Sessions:
             messages.append({"role": "assistant", "content": "".join(reply.content) or None, "tool_calls": [made]})
             messages.append({"role": "tool", "tool_call_id": made["id"], "content": "ok"})
         self._tally.right += 1
+        self._by_depth[self._depth(session.number)].right += 1
 
     def _note(self, fault: Fault, session: Session, number: int, turn: Turn) -> None:
         self._tally.bad += 1
+        self._by_depth[self._depth(session.number)].bad += 1
         self._tally.kinds[fault.kind] += 1
         if self._tally.first_bad is None:
             fact = turn.wanted

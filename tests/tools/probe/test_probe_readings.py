@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from agent.domain import Check, CheckName, Reading
+from agent.domain import Check, CheckName, Reading, Sequential
 from agent.errors import NoAnswer
 from tools.local import LocalHost
 from tools.probe import canary, live_requests, run_check
@@ -362,3 +362,56 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+class TestSequentialSessions:
+    TEST = Sequential(ok=0.001, bad=0.03, error=0.05, cap=300)
+
+    def _ask(self, host, url: str, **fields) -> Reading:
+        check = check_of("sessions", (16,), count=fields.pop("count", 100)).model_copy(
+            update={"sequential": self.TEST, "stop_at": 2, **fields}
+        )
+        return ask(host, url, check)["corrupted_sessions"]
+
+    def test_it_ends_when_enough_are_clean(self, serve, host) -> None:
+        """As many as tell an acceptable share from a bad one are sent, and those that were in flight."""
+        reading = self._ask(host, serve().url)
+
+        assert reading.bad == 0
+        assert 100 <= reading.n < 132
+
+    def test_it_ends_at_the_second_bad_one(self, serve, host) -> None:
+        """Nothing is gained by sending on when it is decided, and what was in flight still counts."""
+        reading = self._ask(host, serve(fault="other_fact", every=5).url)
+
+        assert reading.bad is not None
+        assert 2 <= reading.bad <= 8
+        assert reading.n < 60
+
+    def test_one_bad_one_makes_it_go_on(self, serve, host) -> None:
+        """A sample that would have settled it does not after a bad one; it goes on until it is settled or its cap."""
+        mild = Sequential(ok=0.005, bad=0.03, error=0.05, cap=300)
+        reading = self._ask(host, serve(faults=["other_fact"]).url, sequential=mild)
+
+        assert reading.bad == 1
+        assert 186 <= reading.n < 220
+        assert "could not be judged" not in reading.detail
+
+    def test_strata_of_depth(self, serve, host) -> None:
+        """Sessions are spread over the depths, and how each of them went is told."""
+        served = serve()
+        reading = self._ask(host, served.url, count=12, sequential=None, stop_at=None, depths=(0, 400, 1200))
+
+        assert reading.n == 12
+        assert "0 of 4 at 0, 0 of 4 at 400, 0 of 4 at 1200" in reading.detail
+        lengths = sorted(len(prompt.split()) for prompt in served.seen()["prompts"])
+        assert lengths[-1] > lengths[0] + 800
+
+    def test_exposure_is_counted_where_the_change_acts(self, serve, host) -> None:
+        """The share of the tokens that came while so many decoded at once; small batches are none."""
+        wide = self._ask(host, serve(gap=0.01).url, count=32, sequential=None, stop_at=None, acts=(4, 16))
+        none = self._ask(host, serve(gap=0.01).url, count=32, sequential=None, stop_at=None, acts=(32, 96))
+
+        assert wide.exposure is not None
+        assert wide.exposure > 0.5
+        assert none.exposure == 0.0
