@@ -54,6 +54,7 @@ import pwd
 import re
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -1055,9 +1056,11 @@ class Unit:
             self.call("reset-failed", self.name)
 
     def settle(self, limit: float) -> None:
-        """Wait until the manager has no job for the unit; call one off that takes too long."""
+        """Wait until the manager has stopped what it stops and spawned what it starts; call off what takes too long."""
         until = now() + limit
-        while (job := self.show().get("Job") or "0") != "0":
+        while (job := (shown := self.show()).get("Job") or "0") != "0":
+            if shown.get("ActiveState") == "activating" and int(shown.get("MainPID") or 0):
+                return
             if now() > until:
                 self.call("cancel", job)
                 until = now() + limit
@@ -1227,15 +1230,17 @@ class Service:
     def settle(self) -> None:
         """Wait for commands that outlived the call that ran them; end those that take too long."""
         known = [path for path in sorted(self.folder.glob("*")) if path.suffix != ".part"]
+        here = False
         for path in known:
             record = self.launched(path.name)
+            here = here or bool(record and record["command"] and record["command"][0] == boot_id())
             limit = now() + self.restart_seconds
             while record and record["command"] and is_alive(record["command"]):
                 if now() > limit:
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(record["command"][1], signal.SIGKILL)
                 time.sleep(0.02)
-        if known:
+        if here:
             self.speaker.settle(self.restart_seconds)
 
     def restart(self, label: str) -> Json:
@@ -1272,12 +1277,7 @@ class Service:
             child.stdin.write(b"go\n")
             child.stdin.close()
         self.disk.mark("wait", label)
-        try:
-            status: int | None = child.wait(self.restart_seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-            status = None
+        status = self.end_of(child, record)
         said = masked_text(output.read_bytes()[-2000:].decode(errors="replace").strip())
         if status != 0:
             how = f"ended with status {status}" if status is not None else f"took over {self.restart_seconds:g} s"
@@ -1287,6 +1287,26 @@ class Service:
             still = f"; still there: {', '.join(alive)}" if alive else ""
             raise Refusal("failed", f"the restart command {how}: {said or 'no output'}{still}", output=said)
         return self.newcomer(label)
+
+    def end_of(self, child: subprocess.Popen[bytes], record: Json) -> int | None:
+        """The status of a restart command; None: it took too long.
+
+        `systemctl` waits until a unit is ready by its own word, which may take as long as a model takes to load; here
+        it is done once the new process is there.
+        """
+        limit, came = now() + self.restart_seconds, False
+        while child.poll() is None and not came and now() < limit:
+            time.sleep(0.02)
+            if isinstance(self.speaker, Unit):
+                # A manager that is busy is asked again.
+                with contextlib.suppress(Refusal):
+                    process = self.main()
+                    came = process is not None and self.is_new(process, record)
+        if child.poll() is not None:
+            return child.returncode
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        return 0 if came else None
 
     def newcomer(self, label: str) -> Json:
         """The main process once it is another one than before, and started after the command was let through."""
@@ -1306,6 +1326,8 @@ class Service:
     @staticmethod
     def is_new(process: Json, record: Json) -> bool:
         """Whether a process came after a restart command was let through, by the host's own clock."""
+        if record["command"] and record["command"][0] != boot_id():
+            return False
         tick = 1 / os.sysconf("SC_CLK_TCK")
         came_after = started(int(process["start_ticks"])) > float(record["at"]) - tick
         return came_after and list(identity_in(process) or ()) != record["before"]
@@ -1366,7 +1388,18 @@ def plan_guards(books: Books, service: Mapping[str, Any]) -> Json:
     return guards
 
 
-def content_of(guard: Path, books: Books) -> str:
+def check_alone(books: Books, guards: Json) -> None:
+    """No agent that was told another directory has a change of this unit in flight."""
+    for path in map(Path, guards["files"]):
+        with contextlib.suppress(OSError):
+            text = path.read_text(encoding="utf-8")
+            if path.suffix == ".conf" and text != content_of(path, books):
+                raise Refusal(
+                    "busy", f"another change of it is in flight, or was left; {path} says: {text.splitlines()[0]}"
+                )
+
+
+def content_of(guard: Path, books: Books, unit: str = "") -> str:
     """What a guard's file says."""
     if guard.suffix == ".conf":
         return (
@@ -1375,13 +1408,16 @@ def content_of(guard: Path, books: Books) -> str:
         )
     helper = Path(__file__).resolve()
     words = [sys.executable, "-I", "-S", "-B", str(helper), "watch", str(books.directory), books.worker]
-    quoted = " ".join('"' + re.sub(r'(["\\])', r"\\\1", word) + '"' for word in words)
+    command = " ".join('"' + re.sub(r'(["\\])', r"\\\1", word) + '"' for word in words)
+    # It is up once the script is back in its place: the worker's first start in a boot is one with the old script.
+    first = f"Before={unit}\n" if unit else ""
     return (
         f"# By Prudent, as long as a change of worker {books.worker} is in flight; see {books.folder}.\n"
         f"[Unit]\nDescription=Take back what Prudent left unfinished on worker {books.worker}\n"
-        f"ConditionPathExists={str(helper).replace('%', '%%')}\nAfter=local-fs.target remote-fs.target dbus.service\n"
+        f"ConditionPathExists={str(helper).replace('%', '%%')}\nAfter=local-fs.target remote-fs.target\n{first}"
         # What the helper restarts may be its child and has to outlive it.
-        f"[Service]\nKillMode=process\nExecStart={quoted.replace('%', '%%').replace('$', '$$')}\n"
+        f"[Service]\nType=notify\nTimeoutStartSec=120\nKillMode=process\n"
+        f"ExecStart={command.replace('%', '%%').replace('$', '$$')}\n"
     )
 
 
@@ -1399,7 +1435,9 @@ def raise_guards(books: Books, transaction: Transaction) -> None:
             if path.parent.suffix == ".wants":
                 books.disk.point(path, path.parent.parent / path.name)
                 continue
-            books.disk.write(path, content_of(path, books).encode(), lambda handle: os.fchmod(handle, 0o644))
+            unit = str(transaction.opened["service"].get("unit", ""))
+            content = content_of(path, books, unit).encode()
+            books.disk.write(path, content, lambda handle: os.fchmod(handle, 0o644))
             if path.suffix == ".conf":
                 without += disarm(books, transaction)
         except (OSError, Refusal) as error:
@@ -1507,6 +1545,27 @@ def rearm(books: Books) -> None:
         arm(books)
 
 
+def first_thing(books: Books) -> None:
+    """At boot, before the worker's first start: the script back in its place. All else can wait until after it."""
+    current = books.journal.current
+    try:
+        if current is not None and books.left("deadline") <= 0:
+            put_back(books, current, by="watchdog")
+    except (Refusal, OSError):
+        pass  # the whole undo meets it again, and writes it down
+    finally:
+        tell_manager()
+
+
+def tell_manager() -> None:
+    """Tell the service manager that started us, if one did, that we are up (sd_notify)."""
+    where = os.environ.get("NOTIFY_SOCKET", "")
+    if where:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
+            line.connect("\0" + where[1:] if where.startswith("@") else where)
+            line.sendall(b"READY=1")
+
+
 def watch(books: Books, _: Json) -> Json:
     """Wait, without the lock, until the agent has been silent for too long; then take the change back."""
     books.disk.make(books.folder)
@@ -1514,13 +1573,15 @@ def watch(books: Books, _: Json) -> Json:
     try:
         fcntl.flock(presence, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        tell_manager()
         return {"state": "another watchdog lives"}
     os.ftruncate(presence, 0)
     os.pwrite(presence, f"{os.getpid()}\n".encode(), 0)
     attempts = 0
     # The call that started us holds the lock until the transaction is open, or it died.
     with books.lock():
-        pass
+        if "NOTIFY_SOCKET" in os.environ:
+            first_thing(books)
     while True:
         current = books.reload().current
         if current is not None and books.left("deadline") > 0:
@@ -1618,14 +1679,13 @@ def take_back(books: Books, transaction: Transaction, *, by: str) -> None:
     try:
         script, service = Script(books, transaction), Service(books, transaction)
         service.settle()
-        touched = came_into_effect(transaction, script)
-        last = transaction.entries[-1]
-        if (last["event"], last["by"]) != ("undo_begun", by):
-            books.note(transaction, "undo_begun", by=by, touched=touched)
-        restored = touched and restore(books, transaction, script, by)
+        touched = put_back(books, transaction, by=by)
+        if rebooted(transaction):
+            service.speaker.settle(service.restart_seconds)
         process = service.main()
         launched = [id_ for id_ in transaction.begun if service.launched(id_)]
         restarted = bool(launched) or (touched and identity_in(process) != identity_in(transaction.opened["before"]))
+        restarted = restarted and not began_after(process, transaction)
         leftovers: list[str] = []
         if restarted:
             for load in loads(books.directory, service.ports):
@@ -1641,9 +1701,40 @@ def take_back(books: Books, transaction: Transaction, *, by: str) -> None:
         kind = error.kind if isinstance(error, Refusal) and error.kind == "foreign_edit" else "undo_failed"
         books.note(transaction, "undo_failed", by=by, kind=kind, says=str(error))
         raise Refusal(kind, str(error)) from error
-    detail: Json = {"restored": restored, "restarted": restarted, "process": process, "script_sha256": script.now}
+    detail: Json = {"restored": touched, "restarted": restarted, "process": process, "script_sha256": script.now}
     books.note(transaction, "undone", by=by, **detail, leftovers=leftovers)
     script.clear()
+
+
+def put_back(books: Books, transaction: Transaction, *, by: str) -> bool:
+    """The part of an undo that concerns the script; whether it ever held our new content."""
+    script = Script(books, transaction)
+    touched = came_into_effect(transaction, script)
+    last = transaction.entries[-1]
+    if (last["event"], last["by"]) not in (("undo_begun", by), ("restored", by)):
+        books.note(transaction, "undo_begun", by=by, touched=touched)
+    if touched:
+        restore(books, transaction, script, by)
+        if rebooted(transaction) and restored_at(transaction) is None:
+            books.note(transaction, "restored", by=by, boot=boot_id(), at=now())
+    return touched
+
+
+def rebooted(transaction: Transaction) -> bool:
+    """Whether a transaction was opened in an earlier boot."""
+    return bool(transaction.opened.get("boot", boot_id()) != boot_id())
+
+
+def restored_at(transaction: Transaction) -> float | None:
+    """When the script was last put back, in seconds of this boot; None: not in this boot."""
+    details = [entry["detail"] for entry in transaction.entries if entry["event"] == "restored"]
+    return float(details[-1]["at"]) if details and details[-1]["boot"] == boot_id() else None
+
+
+def began_after(process: Json | None, transaction: Transaction) -> bool:
+    """Whether a process has known nothing but the old script, because a reboot ended those that knew another."""
+    at = restored_at(transaction)
+    return process is not None and at is not None and started(int(process["start_ticks"])) > at
 
 
 def came_into_effect(transaction: Transaction, script: Script) -> bool:
@@ -1747,7 +1838,7 @@ def observe(books: Books, request: Json) -> Json:
         answer["process_problem"] = str(refusal)
     answer |= {"listener": None, "unit": None, "leftovers": None, "now": now()}
     if ports:
-        answer["listener"] = listener_on(ports[0], main, names, words)
+        answer["listener"] = listener_on(ports[0], main, speaker, names, words)
     with contextlib.suppress(Refusal):
         answer["unit"] = speaker.look() if speaker else None
         if speaker and request.get("leftovers"):
@@ -1758,11 +1849,18 @@ def observe(books: Books, request: Json) -> Json:
     return answer
 
 
-def listener_on(port: int, main: int, names: Sequence[str], words: Sequence[str]) -> Json:
-    """Who listens on a port, in relation to the main process."""
+def listener_on(
+    port: int, main: int, speaker: Commands | Unit | None, names: Sequence[str] = (), words: Sequence[str] = ()
+) -> Json:
+    """Who listens on a port, in relation to the main process: itself, of its kin or of its unit, or a stranger."""
     holding = listeners(port)
-    kin = kin_of(main) if holding and main else set()
-    own = [pid for pid in holding if pid in kin]
+    since = identity_of(main) if holding else None
+    own: list[int] = []
+    if since is not None:
+        kin = kin_of(main)
+        with contextlib.suppress(Refusal):
+            kin |= {pid for pid in (speaker.members() if speaker else ()) if (identity_of(pid) or since)[2] >= since[2]}
+        own = [pid for pid in holding if pid in kin]
     relation = "nobody" if not holding else "foreign" if not own else "main" if main in own else "descendant"
     pid = main if main in own else (own or holding or [0])[0]
     return {"relation": relation, "process": process_of(pid, names, words) if pid else None}
@@ -1836,6 +1934,7 @@ def open_transaction(books: Books, request: Json) -> Json:
         "holder": held["holder"],
         "digest": digest,
         "run": plan["run"],
+        "boot": boot_id(),
         "asked": str(asked),
         "script": str(asked.resolve()),
         "steps": [
@@ -1853,6 +1952,7 @@ def open_transaction(books: Books, request: Json) -> Json:
     }
     old = look_before(detail, steps)
     detail["guards"] = plan_guards(books, detail["service"])
+    check_alone(books, detail["guards"])
     detail["new_sha256"] = plan["new_script_sha256"] if content else detail["old_sha256"]
     try:
         books.disk.make(ledger.parent)
@@ -2199,7 +2299,7 @@ def process_here(speaker: Commands | Unit, ports: Sequence[int]) -> list[Json]:
         return [ability("process", False, f"{error.filename}: {error.strerror}", remedy)]
     found = [ability("process", True, f"argv, environment and sockets of {called(pid)} can be read")]
     for port in ports[:1]:
-        relation = listener_on(port, pid, (), ())["relation"]
+        relation = listener_on(port, pid, speaker)["relation"]
         says = {"nobody": "nobody that we may see", "foreign": "a process that is not the worker's"}.get(relation)
         ok = relation in ("main", "descendant")
         remedy = "Start the worker, or correct its control address in prudent.toml."
