@@ -6,7 +6,7 @@ import hashlib
 import io
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -19,6 +19,7 @@ from agent.errors import (
     HostError,
     NoAnswer,
     Refused,
+    RunInFlight,
     UnreadableScript,
     WorkerDown,
 )
@@ -175,8 +176,11 @@ class RunTransaction:
         """Settle what could not be undone, on a person's word; see `Writer.abandon`."""
         return self._writer.abandon(self._held, self._run, by=by, reason=reason)
 
-    def release(self) -> None:
-        """Give the lease back, where this process has it."""
+    def release(self, *, inherited: bool = False) -> None:
+        """Give the lease back, where this process has it; `inherited`: or an owner of the run who died had it."""
+        if self._token is None and inherited:
+            with suppress(RunInFlight):  # then it has run out, and is somebody else's
+                self.take(self._ttl)
         if self._token is not None:
             self._writer.release(self._token)
             self._token = None

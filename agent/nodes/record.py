@@ -42,17 +42,17 @@ def record(state: RunState, runtime: Runtime[Parts]) -> Command[Literal["__end__
             previous="0" * 64,
         )
     )
-    _let_go(parts, tell, request.run)
+    _let_go(parts, tell, request.run, begun=state.get("approval") is not None)
     _write_plan_document(written, parts, tell)
     parts.store.end_run(written.run, parts.clock())
     tell({"kind": "recorded", "text": f"record {written.seq}, hash {written.hash[:12]}: prudent show {written.run}"})
     return Command(update={"record": written}, goto="__end__")
 
 
-def _let_go(parts: Parts, tell: Tell, run: str) -> None:
+def _let_go(parts: Parts, tell: Tell, run: str, *, begun: bool) -> None:
     """Give the worker's lease back, where it was taken; where that fails it runs out by itself."""
     try:
-        parts.worker.transaction(run).release()
+        parts.worker.transaction(run).release(inherited=begun)
     except (Refused, HostError) as problem:
         tell({"kind": "note", "text": f"the lease runs out by itself: {problem}"})
 
