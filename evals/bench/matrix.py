@@ -14,6 +14,7 @@ there already is not taken again, so that a run that was cut off goes on. The ta
     power      the machine dies and loses writes that were not synced
     approval   one approval, and a plan, a file or a process that is not the approved one
     lease      two agents at once, one of them stopped past its lease
+    real       a twentieth of `crash` again on the practice ground in real time
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from evals.bench import (
     matrix_lease,
     matrix_link,
     matrix_power,
+    matrix_real,
     matrix_silent,
 )
 from evals.bench.matrix_points import Point, Result, share
@@ -63,6 +65,7 @@ MATRICES: dict[str, Matrix] = {
     "power": matrix_power,
     "approval": matrix_approval,
     "lease": matrix_lease,
+    "real": matrix_real,
 }
 
 
@@ -102,14 +105,14 @@ def _take(under: Campaign, point: Point, answer: Path) -> None:
 
 def table(results: Sequence[Result], counts: dict[str, int], seconds: dict[str, float]) -> str:
     """The counts, as Markdown."""
-    rows = ["| matrix | points | taken | of them mutating | right | wrong | seconds |", "|---|--:|--:|--:|--:|--:|--:|"]
+    rows = ["| matrix | points | taken | mutating | cases | right | wrong | seconds |", "|---|" + 7 * "--:|"]
     for name, count in counts.items():
         mine = [result for result in results if result.point.matrix == name]
         wrong = sum(result.wrong is not None for result in mine)
         mutating = sum(result.point.mutating for result in mine)
-        rows.append(
-            f"| {name} | {count} | {len(mine)} | {mutating} | {len(mine) - wrong} | {wrong} | {seconds[name]:.0f} |"
-        )
+        cases = sum(result.point.cases for result in mine)
+        numbers = (count, len(mine), mutating, cases, len(mine) - wrong, wrong, round(seconds[name]))
+        rows.append(f"| {name} | {' | '.join(map(str, numbers))} |")
     return "\n".join(rows) + "\n"
 
 

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from evals.bench.matrix_points import Point
-from evals.campaigns.agent import STORIES, Around, ask, forked, resume
+from evals.campaigns.agent import STORIES, Around, World, ask, forked, resume
 from evals.campaigns.campaign import Campaign
-from evals.campaigns.host import VirtualHost
 from evals.campaigns.mortal import MUTATING, Act, Fate, die, name_of
 from evals.campaigns.oracle import before, contradiction, stored, truth
 from tools.host import Completed, Host, HttpAnswer, LineStream
@@ -36,7 +35,7 @@ class SeamedHost:
 
     def __init__(
         self,
-        host: VirtualHost,
+        host: Host,
         act: Act | None,
         seams: Mapping[str, str],
         *,
@@ -110,7 +109,7 @@ def actions(campaign: Campaign, story: str) -> list[tuple[Act, int, str]]:
     traced = campaign.root / f"traces-{story}"
     traced.mkdir()
 
-    def wrap(host: VirtualHost) -> Host:
+    def wrap(host: World) -> Host:
         return SeamedHost(host, None, {}, traced=traced)
 
     with campaign.ground() as ground:
@@ -150,7 +149,7 @@ def check(campaign: Campaign, point: Point) -> str | None:
     with campaign.ground() as ground:
         was, said = before(ground), ground.folder / "said"
 
-        def wrap(host: VirtualHost) -> Host:
+        def wrap(host: World) -> Host:
             return SeamedHost(host, act, seams, together=together)
 
         ended = forked(lambda: ask(ground, campaign.forge, RUN, STORIES[story], Around(host=wrap)), said=said)

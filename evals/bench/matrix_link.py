@@ -10,10 +10,9 @@ from pathlib import Path
 
 from evals.bench.matrix_crash import acts
 from evals.bench.matrix_points import Point
-from evals.campaigns.agent import STORIES, Around, ask, forked
+from evals.campaigns.agent import STORIES, Around, World, ask, forked
 from evals.campaigns.campaign import Campaign
 from evals.campaigns.faulty import FAILURES, FaultyHost
-from evals.campaigns.host import VirtualHost
 from evals.campaigns.mortal import Act, Fate
 from evals.campaigns.oracle import before, contradiction, stored, truth
 from tools.host import Host
@@ -43,7 +42,7 @@ def check(campaign: Campaign, point: Point) -> str | None:
         def work() -> None:
             made: list[FaultyHost] = []
 
-            def wrap(host: VirtualHost) -> Host:
+            def wrap(host: World) -> Host:
                 made.append(FaultyHost(host, Fate(), act, failure))  # type: ignore[arg-type]
                 return made[0]
 

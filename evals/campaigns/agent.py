@@ -10,9 +10,9 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from agent.assemble import Assembly, assemble, open_store, owner_lives
 from agent.domain import Approval, Plan, Record, Request
@@ -21,6 +21,7 @@ from agent.state import Stop
 from evals.campaigns.forge import Forge
 from evals.campaigns.ground import Ground
 from evals.campaigns.host import VirtualHost
+from evals.campaigns.real import RealGround, RealWorld
 from memory.store import Store
 from tools.host import Host
 
@@ -33,10 +34,31 @@ LONGEST = 120.0
 """Seconds after which a run has hung; it takes one or two."""
 
 
+class World(Host, Protocol):
+    """A host with the time that passes on it."""
+
+    def now(self) -> float:
+        """Seconds that only go forward."""
+
+    def moment(self) -> datetime:
+        """The time, with its zone."""
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+
+    def close(self) -> None:
+        """Let go of what was started."""
+
+
+def enter(ground: Ground | RealGround, forge: Forge) -> World:
+    """The world of a ground."""
+    return RealWorld(ground.host_directory) if isinstance(ground, RealGround) else VirtualHost(ground, forge)
+
+
 class Around(NamedTuple):
     """What a campaign puts between the agent and its world."""
 
-    host: Callable[[VirtualHost], Host] = lambda host: host
+    host: Callable[[World], Host] = lambda host: host
     """Wraps the host."""
     store: Callable[[Store], Store] = lambda store: store
     """Wraps the store."""
@@ -73,9 +95,9 @@ class _Show:
 
 
 class _Patience:
-    """A wish to stop that is waited for in virtual time."""
+    """A wish to stop that is waited for in the world's time."""
 
-    def __init__(self, host: VirtualHost) -> None:
+    def __init__(self, host: World) -> None:
         self._host = host
         self._set = False
 
@@ -91,7 +113,7 @@ class _Patience:
         return self._set
 
 
-def ask(ground: Ground, forge: Forge, run: str, text: str, around: Around | None = None) -> None:
+def ask(ground: Ground | RealGround, forge: Forge, run: str, text: str, around: Around | None = None) -> None:
     """Carry a request to its record in this process; its plan is approved as soon as it is there."""
 
     def begin(parts: Assembly, at: Any) -> Any:
@@ -102,7 +124,7 @@ def ask(ground: Ground, forge: Forge, run: str, text: str, around: Around | None
     _carry(ground, forge, run, around or Around(), begin)
 
 
-def resume(ground: Ground, forge: Forge, run: str, around: Around | None = None) -> None:
+def resume(ground: Ground | RealGround, forge: Forge, run: str, around: Around | None = None) -> None:
     """Bring a run whose owner died to its record in this process; one that has ended already stays as it is.
 
     Raises:
@@ -120,46 +142,48 @@ def resume(ground: Ground, forge: Forge, run: str, around: Around | None = None)
     _carry(ground, forge, run, around or Around(), begin)
 
 
-def record_of(ground: Ground, run: str) -> Record | None:
+def record_of(ground: Ground | RealGround, run: str) -> Record | None:
     """The record of a run."""
     with open_store(load(ground.settings, {})) as store:
         return store.record(run)
 
 
-def _carry(ground: Ground, forge: Forge, run: str, around: Around, begin: Callable[[Assembly, Any], Any]) -> None:
+def _carry(
+    ground: Ground | RealGround, forge: Forge, run: str, around: Around, begin: Callable[[Assembly, Any], Any]
+) -> None:
     # The owner's loop belongs to the doors, which the exam may start but not import: it is found by name, as the
     # console script is.
     carry = pkgutil.resolve_name("agent.doors.carry:carry")
-    virtual = VirtualHost(ground, forge)
+    world = enter(ground, forge)
     settings = load(ground.settings, {})
     with assemble(
         settings,
         "decode",
         environ={},
-        clock=virtual.moment,
+        clock=world.moment,
         seed=ground.nature.seed,
-        host=around.host(virtual),
-        monotonic=virtual.now,
-        sleep=virtual.sleep,
+        host=around.host(world),
+        monotonic=world.now,
+        sleep=world.sleep,
     ) as made:
         store = around.store(made.store)
-        stop = Stop(asked=_Patience(virtual))  # type: ignore[arg-type]
+        stop = Stop(asked=_Patience(world))  # type: ignore[arg-type]
         parts = dataclasses.replace(made.parts, store=store, stop=stop)
         assembly = Assembly(store, parts, made.graph)
 
         def approve(plan: Plan) -> None:
-            at = virtual.moment()
+            at = world.moment()
             until = at + timedelta(seconds=plan.approve_within_seconds)
             yes = Approval(
                 run=run, digest=plan.digest, decision="approve", by="campaign", door="replay", at=at, expires=until
             )
             store.decide(yes)
 
-        start = begin(assembly, virtual.moment())
+        start = begin(assembly, world.moment())
         if start is not None:
             payload = None if start == "its checkpoint" else start
             carry(run, made.graph, parts, _Show(around.event), approve, payload)
-    virtual.close()
+    world.close()
 
 
 def forked(work: Callable[[], None], *, limit: float = LONGEST, said: Path) -> Ended:

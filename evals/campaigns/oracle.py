@@ -11,6 +11,7 @@ from agent.assemble import open_store
 from agent.domain import Record
 from agent.settings import load
 from evals.campaigns.ground import Ground, Identity
+from evals.campaigns.real import RealGround
 
 EXPECTED: Mapping[str, tuple[bytes, bytes]] = {
     "bump": (b"--cuda-graph-max-bs 32 ", b"--cuda-graph-max-bs 96 "),
@@ -43,12 +44,12 @@ class Truth(NamedTuple):
     """Files that should not be there any more."""
 
 
-def before(ground: Ground) -> Before:
+def before(ground: Ground | RealGround) -> Before:
     """Remember a ground."""
     return Before(ground.script.read_bytes(), ground.main())
 
 
-def truth(ground: Ground, was: Before, story: str) -> Truth:
+def truth(ground: Ground | RealGround, was: Before, story: str) -> Truth:
     """Look at a ground, without asking anything of the product."""
     old, new = EXPECTED[story]
     changed = was.script.replace(old, new)
@@ -86,7 +87,7 @@ def _configuration(argv: Sequence[str], story: str) -> str:
     return "old" if "--disable-overlap-schedule" in argv else "new"
 
 
-def journal(ground: Ground) -> list[dict[str, Any]]:
+def journal(ground: Ground | RealGround) -> list[dict[str, Any]]:
     """The host's journal, whole lines only."""
     path = ground.host_directory / "workers" / "decode" / "journal"
     if not path.exists():
@@ -95,7 +96,7 @@ def journal(ground: Ground) -> list[dict[str, Any]]:
     return [json.loads(line.partition(b" ")[2]) for line in whole]
 
 
-def stored(ground: Ground, run: str) -> tuple[Record | None, str | None]:
+def stored(ground: Ground | RealGround, run: str) -> tuple[Record | None, str | None]:
     """The record of a run, and what is wrong with the store's books about it."""
     with open_store(load(ground.settings, {})) as store:
         row, record, broken = store.run(run), store.record(run), store.broken_at()
