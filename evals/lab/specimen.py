@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from evals.lab.pace import DEEPSEEK_V2_LITE_ON_H200, QWEN3_8B_ON_H200, SEED, Curve
+
 
 class Cards(NamedTuple):
     """The cards of one machine; all alike."""
@@ -78,6 +80,8 @@ class Specimen(NamedTuple):
     """Peak of activations in prefill, a token of the chunk."""
     decode_per_request: float
     """Peak of activations in a decode step outside the graphs, a request."""
+    curve: Curve
+    """How long its passes take."""
     indexer_bytes: float
     """Bytes a request and a quarter of a context token in the sparse indexer's fallback path; 0: no indexer."""
 
@@ -124,6 +128,7 @@ DEEPSEEK_V4_FLASH = Specimen(
     prefill_per_token=0.00012,
     decode_per_request=0.0015,
     # 132 + 512 + 256 + 256 bytes gathered and widened: engine facts, section 4, on what breaks the small growth.
+    curve=SEED,
     indexer_bytes=1_156.0,
 )
 # The two shapes of the recordings. Graph costs are fitted to their `Capture ... end` lines, activations to the start
@@ -154,6 +159,7 @@ QWEN3_8B = Specimen(
     capture_each=0.125,
     prefill_per_token=0.0001,
     decode_per_request=0.001,
+    curve=QWEN3_8B_ON_H200,
     indexer_bytes=0.0,
 )
 DEEPSEEK_V2_LITE = Specimen(
@@ -182,6 +188,7 @@ DEEPSEEK_V2_LITE = Specimen(
     capture_each=0.94,
     prefill_per_token=0.0001,
     decode_per_request=0.001,
+    curve=DEEPSEEK_V2_LITE_ON_H200,
     indexer_bytes=0.0,
 )
 SPECIMENS = {

@@ -73,7 +73,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path, program:
     log = Log(launch.arguments["tp_size"])
     noise = Noise(nature.boot_noise, nature.run_noise)
     overlap = not launch.arguments["disable_overlap_schedule"]
-    stretch = Pace((), overlap=overlap, noise=noise, chance=Random(chance.random())).boot
+    stretch = Pace(specimen.curve, (), overlap=overlap, noise=noise, chance=Random(chance.random())).boot
     faults.meet(_conditions(obeyed, values, early, environ))
 
     def go() -> Started:
@@ -82,7 +82,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path, program:
         return start(obeyed, found, environ, clock, log, stretch=stretch, chance=slight, faults=faults, echoed=launch)
 
     started = _come_up(go, clock, log, books)
-    pace = Pace(started.sizes, overlap=overlap, noise=noise, chance=Random(chance.random()))
+    pace = Pace(specimen.curve, started.sizes, overlap=overlap, noise=noise, chance=Random(chance.random()))
     faults.ready()
     _note_start(books, launch, specimen, started, [name for name in values if values[name] != turned[name]])
     serving = Clock(nature.serve_speed)

@@ -64,7 +64,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path) -> None:
     log = VllmLog(os.getpid(), level=environ.get("VLLM_LOGGING_LEVEL", "INFO"))
     environ = faults.felt(environ, early)
     noise = Noise(nature.boot_noise, nature.run_noise)
-    stretch = Pace((), overlap=True, noise=noise, chance=Random(chance.random())).boot
+    stretch = Pace(specimen.curve, (), overlap=True, noise=noise, chance=Random(chance.random())).boot
     walk = Walk(clock, stretch, faults.lived)
     try:
         values = named(parse(argv, faults.absent(early)), log)
@@ -94,7 +94,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path) -> None:
     started = _come_up(go, clock, log, books)
     shelf.write(_CACHE, sorted({*known, key}))
     faults.ready()
-    pace = Pace(started.sizes, overlap=launch.asynchronous, noise=noise, chance=Random(chance.random()))
+    pace = Pace(specimen.curve, started.sizes, overlap=launch.asynchronous, noise=noise, chance=Random(chance.random()))
     books.write(
         "ready",
         places=[launch.seqs, started.seqs],

@@ -6,14 +6,14 @@ from statistics import mean, stdev
 import pytest
 
 from evals.lab.memory import captured_sizes
-from evals.lab.pace import Noise, Pace
+from evals.lab.pace import SEED, Noise, Pace
 
 SILENT = Noise(0.0, 0.0)
 
 
 def pace(top, *, overlap=False, noise=SILENT, seed=1):
     """A worker that captured up to that batch size; 0: nothing."""
-    return Pace(captured_sizes(top) if top else (), overlap=overlap, noise=noise, chance=Random(seed))
+    return Pace(SEED, captured_sizes(top) if top else (), overlap=overlap, noise=noise, chance=Random(seed))
 
 
 @pytest.mark.parametrize(
