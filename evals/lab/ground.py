@@ -268,7 +268,7 @@ def _write(layout: Layout, post: Post, nature: private.Nature, capture: int, boo
     (post.directory / "run").mkdir(exist_ok=True)
     post.log.unlink(missing_ok=True)
     tree.plant(post.directory, nature.version, engine=layout.engine, router=post.name == "router")
-    papers.write_script(layout, post, capture=capture, bootstrap=bootstrap)
+    papers.write_script(layout, post, version=nature.version, capture=capture, bootstrap=bootstrap)
     if post.name != "router":
         private.write(post.directory, nature)
     if post.name == "decode":

@@ -18,12 +18,13 @@ PLAN = "plan/DSV4_DECODE_PERF_PLAN.md"
 _DECODE_SIDE = " \\\n    --disaggregation-mode decode \\\n    --disaggregation-transfer-backend nixl"
 
 
-def write_script(layout: Layout, post: Post, *, capture: int, bootstrap: int) -> None:
+def write_script(layout: Layout, post: Post, *, version: str, capture: int, bootstrap: int) -> None:
     """Write the serve script of a post.
 
     Args:
         layout: What the ground is made of.
         post: Which one.
+        version: The engine's version; one has dropped the spelling that the others still take.
         capture: Largest decode batch that is captured.
         bootstrap: Port of the prefill side's bootstrap server, where the ground is a pair.
     """
@@ -35,7 +36,8 @@ def write_script(layout: Layout, post: Post, *, capture: int, bootstrap: int) ->
     else:
         template = "serve_decode.sh" if layout.engine == "sglang" else f"serve_{layout.engine}.sh"
         more = _DECODE_SIDE if "prefill" in ports else ""
-        text = filled(template, port=post.port, capture=capture, more=more)
+        flag = "--cuda-graph-max-bs-decode" if version == "0.5.20" else "--cuda-graph-max-bs"
+        text = filled(template, port=post.port, graphs=f"{flag} {capture}", capture=capture, more=more)
     post.script.write_text(text, encoding="utf-8")
     post.script.chmod(0o755)
 

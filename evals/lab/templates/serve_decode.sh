@@ -27,7 +27,7 @@ exec python3 -m sglang.launch_server \
     --port $port \
     --mem-fraction-static 0.82 \
     --max-running-requests 256 \
-    --cuda-graph-max-bs $capture \
+    $graphs \
     --disable-overlap-schedule \
     --tool-call-parser deepseekv4 \
     --reasoning-parser deepseek-v4 \

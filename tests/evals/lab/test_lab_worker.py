@@ -284,7 +284,7 @@ def test_a_full_queue_refuses(put_up, until):
 
 def test_it_drains_before_it_ends(put_up, until):
     """SIGTERM lets an answer in flight come to its end; the log says so."""
-    leaving = put_up(serve_speed=20.0)
+    leaving = put_up(serve_speed=5.0)
     client = leaving.player.begin(max_tokens=400, ignore_eos=True)
     until(lambda: leaving.player.running() == 1)
     leaving.supervise("restart")
