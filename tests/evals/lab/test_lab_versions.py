@@ -105,7 +105,7 @@ def test_the_product_reads_each_alike(put_up, version, flag):
     assert list(facts.decode_capture.sizes) == SIZES
     assert (facts.decode_capture.gb, facts.free_after_capture_gb) == (0.36, 15.26)
     assert (facts.kv_tokens, facts.max_running_requests, facts.ready) == (2_368_000, 256, True)
-    assert [values[name] for name in ("cuda-graph-max-bs-decode", "mem-fraction-static")] == ["32", "0.82"]
+    assert [values[name] for name in ("cuda-graph-max-bs", "mem-fraction-static")] == ["32", "0.82"]
 
 
 @pytest.mark.parametrize(
