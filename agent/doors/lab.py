@@ -11,6 +11,7 @@ from agent.doors.terminal import console, print_json, shown
 from agent.errors import OutOfBounds, WorkerDown
 from evals.lab import ground
 from evals.lab.faults import DEFAULT_FAULTS
+from evals.lab.pace import NOISES, noise_of
 from evals.lab.posts import Supervision, Topology
 
 lab = typer.Typer(help="The practice ground: a worker to practise on.", no_args_is_help=True)
@@ -37,8 +38,9 @@ def up(
     ] = None,
     sound: Annotated[bool, typer.Option("--sound", help="No fault at all.")] = False,
     seed: Annotated[int, typer.Option(help="Seeds noise and faults.")] = 0,
-    boot_noise: Annotated[float, typer.Option(min=0, max=1, help="Relative deviation from start to start.")] = 0.005,
-    run_noise: Annotated[float, typer.Option(min=0, max=1, help="Relative deviation from burst to burst.")] = 0.005,
+    noise: Annotated[
+        str, typer.Option(help=f"How much it varies: {', '.join(NOISES)}, or two shares as in 0.01,0.02.")
+    ] = "slight",
     start_speed: Annotated[
         float, typer.Option(min=0.1, max=1000, help="Seconds of life a second while it starts.")
     ] = 35.0,
@@ -50,6 +52,7 @@ def up(
     """Start a practice worker with a settings file beside it."""
     faults = () if sound else DEFAULT_FAULTS if fault is None else tuple(fault)
     try:
+        varies = noise_of(noise)
         made = ground.up(
             directory,
             seed=seed,
@@ -58,8 +61,8 @@ def up(
             version=version,
             topology=topology,
             supervision=supervision,
-            boot_noise=boot_noise,
-            run_noise=run_noise,
+            boot_noise=varies.boot,
+            run_noise=varies.run,
             start_speed=start_speed,
             serve_speed=serve_speed,
         )

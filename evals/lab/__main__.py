@@ -11,6 +11,7 @@ from typing import get_args
 
 from evals.lab import ground
 from evals.lab.faults import DEFAULT_FAULTS
+from evals.lab.pace import NOISES, noise_of
 from evals.lab.posts import Supervision, Topology
 
 
@@ -33,8 +34,7 @@ def main(argv: Sequence[str]) -> int:
     words.add_argument("--seed", type=int, default=0)
     words.add_argument("--port", type=int)
     words.add_argument("--capture", type=int, default=32, help="largest decode batch that is captured")
-    words.add_argument("--boot-noise", type=float, default=0.005, help="relative deviation from start to start")
-    words.add_argument("--run-noise", type=float, default=0.005, help="relative deviation from burst to burst")
+    words.add_argument("--noise", default="slight", help=f"{', '.join(NOISES)}, or two shares as in 0.01,0.02")
     words.add_argument("--start-speed", type=float, default=35.0, help="seconds of life a second while it starts")
     words.add_argument("--serve-speed", type=float, default=2.0, help="seconds of life a second while it serves")
     read = words.parse_args(argv)
@@ -42,10 +42,12 @@ def main(argv: Sequence[str]) -> int:
         return _say({"ran": ground.down(read.directory)})
     if read.word == "status":
         return _say(ground.status(read.directory)._asdict())
-    how = {key: value for key, value in vars(read).items() if key not in {"word", "directory", "fault", "no_faults"}}
+    other = {"word", "directory", "fault", "no_faults", "noise"}
+    how = {key: value for key, value in vars(read).items() if key not in other}
     faults = () if read.no_faults else DEFAULT_FAULTS if read.fault is None else tuple(read.fault)
     try:
-        made = ground.up(read.directory, faults=faults, **how)
+        noise = noise_of(read.noise)
+        made = ground.up(read.directory, faults=faults, boot_noise=noise.boot, run_noise=noise.run, **how)
     except ValueError as slip:
         words.error(str(slip))
     except ground.GroundError as failure:
