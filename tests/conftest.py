@@ -193,3 +193,15 @@ def quick(bench: Bench) -> Bench:
     """The same under the brisk policy, where a run takes seconds."""
     bench.brisk()
     return bench
+
+
+@pytest.fixture
+def quick_vllm(tmp_path: Path) -> Iterator[Bench]:
+    """A practice ground whose worker is a vLLM, under the brisk policy."""
+    made = ground.up(tmp_path / "lab", engine="vllm", seed=11)
+    try:
+        bench = Bench(made)
+        bench.brisk()
+        yield bench
+    finally:
+        ground.down(made.directory)
