@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from agent.domain import Change, Evidence, Knob, Precedent, Request, Risk
 from agent.errors import ModelSlip
 from agent.reasoning.grounding import check_risk, check_understanding
+from agent.reasoning.prompt import precedents_told
 from agent.reasoning.reasoner import Tool, Understanding
 
 Answer = TypeVar("Answer", Understanding, Risk)
@@ -78,7 +79,7 @@ class OpenAIChat:
             change=change.summary,
             knobs="\n".join(f"{k.name} | {k.kind} | {k.risk} | {k.meaning} | {k.coupling or '-'}" for k in touched),
             evidence="\n".join(map(_quoted, evidence)) or "none",
-            precedents="\n".join(f"{p.id}: {p.what} | {p.why} | {p.lesson or '-'}" for p in precedents) or "none",
+            precedents=precedents_told(precedents),
         )
         report = _Report("report_risk", Risk, frozenset({"by", "instead_of"}))
         return self._loop(prompt, tools, report, lambda r, seen: check_risk(r, change, (*evidence, *seen), precedents))
