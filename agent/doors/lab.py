@@ -10,7 +10,7 @@ import typer
 from agent.doors.terminal import console, print_json, shown
 from agent.errors import OutOfBounds, WorkerDown
 from evals.lab import ground
-from evals.lab.faults import DEFAULT_FAULTS
+from evals.lab.faults import DEFAULT_FAULTS, FAULTS, listing
 from evals.lab.pace import NOISES, noise_of
 from evals.lab.posts import Supervision, Topology
 
@@ -41,6 +41,9 @@ def up(
     noise: Annotated[
         str, typer.Option(help=f"How much it varies: {', '.join(NOISES)}, or two shares as in 0.01,0.02.")
     ] = "slight",
+    errors: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of calls that the model by itself gets wrong; a real one: 0.002.")
+    ] = 0.0,
     start_speed: Annotated[
         float, typer.Option(min=0.1, max=1000, help="Seconds of life a second while it starts.")
     ] = 35.0,
@@ -65,6 +68,7 @@ def up(
             run_noise=varies.run,
             start_speed=start_speed,
             serve_speed=serve_speed,
+            errors=errors,
         )
     except ValueError as error:
         raise OutOfBounds(f"{str(error)[:1].upper()}{str(error)[1:]}.", "Name one of those, or none.") from error
@@ -110,3 +114,23 @@ def status(directory: Directory = HERE, as_json: Json = False) -> None:
             out.print(shown(f"{key}: {value}"))
     for name, state, port in said.beside:
         out.print(shown(f"{name}: {state}, port {port}"))
+
+
+@lab.command("faults")
+def faults(as_json: Json = False) -> None:
+    """List what can be wrong with a practice worker, with parameters, defaults and bounds."""
+    if not as_json:
+        console().print(shown(listing().rstrip("\n")))
+        return
+    print_json(
+        {
+            name: {
+                "meaning": kind.meaning,
+                "parameters": {
+                    key: {"default": parameter.default, "bounds": parameter.bounds, "meaning": parameter.meaning}
+                    for key, parameter in kind.all_parameters().items()
+                },
+            }
+            for name, kind in FAULTS.items()
+        }
+    )

@@ -1,4 +1,4 @@
-"""`python3 -m evals.lab up|down|status`: the practice ground where only a Python and the sources are at hand."""
+"""`python3 -m evals.lab up|down|status|faults`: the practice ground where only a Python and the sources are at hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 from evals.lab import ground
-from evals.lab.faults import DEFAULT_FAULTS
+from evals.lab.faults import DEFAULT_FAULTS, listing
 from evals.lab.pace import NOISES, noise_of
 from evals.lab.posts import Supervision, Topology
 
@@ -22,7 +22,7 @@ def main(argv: Sequence[str]) -> int:
         The exit status: 0, or 1 where the ground did not come up.
     """
     words = argparse.ArgumentParser(prog="python3 -m evals.lab", description="A worker to practise on.")
-    words.add_argument("word", choices=["up", "down", "status"])
+    words.add_argument("word", choices=["up", "down", "status", "faults"])
     words.add_argument("--directory", "-d", type=Path, default=Path("prudent-lab"), help="where it lives")
     words.add_argument("--engine", default="sglang", choices=sorted(ground.VERSIONS))
     words.add_argument("--version", help="the engine's version")
@@ -32,6 +32,7 @@ def main(argv: Sequence[str]) -> int:
     words.add_argument("--fault", action="append", metavar="NAME[:KEY=VALUE,...]", help="none: the usual ones")
     words.add_argument("--no-faults", action="store_true", help="a sound worker")
     words.add_argument("--seed", type=int, default=0)
+    words.add_argument("--errors", type=float, default=0.0, help="share of calls that the model itself gets wrong")
     words.add_argument("--port", type=int)
     words.add_argument("--capture", type=int, default=32, help="largest decode batch that is captured")
     words.add_argument("--noise", default="slight", help=f"{', '.join(NOISES)}, or two shares as in 0.01,0.02")
@@ -40,6 +41,9 @@ def main(argv: Sequence[str]) -> int:
     read = words.parse_args(argv)
     if read.word == "down":
         return _say({"ran": ground.down(read.directory)})
+    if read.word == "faults":
+        print(listing(), end="")
+        return 0
     if read.word == "status":
         return _say(ground.status(read.directory)._asdict())
     other = {"word", "directory", "fault", "no_faults", "noise"}

@@ -89,6 +89,7 @@ def up(
     start_speed: float = 35.0,
     serve_speed: float = 2.0,
     cold: bool = False,
+    errors: float = 0.0,
     capture: int = 32,
     wait: bool = True,
     lifeline: int | None = None,
@@ -113,6 +114,7 @@ def up(
         start_speed: Seconds of life a second while it starts.
         serve_speed: Seconds of life a second while it serves.
         cold: Nothing has been compiled yet, so that the first start, and the first pass of a new size, take longer.
+        errors: Share of ordered calls that the model by itself gets wrong; a real one's is about 0.002.
         capture: The script's `--cuda-graph-max-bs`.
         wait: Return when every port is open; else as soon as the processes are spawned.
         lifeline: The reading end of a pipe: the ground goes down when nobody holds the other end. None: it stands by
@@ -140,6 +142,7 @@ def up(
         start_speed=start_speed,
         serve_speed=serve_speed,
         cold=cold,
+        errors=errors,
     )
     try:
         layout, bootstrap = _laid_out(directory, port, engine, topology, supervision, journal=journal)

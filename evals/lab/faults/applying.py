@@ -17,7 +17,11 @@ class MangledArgv(Fault):
     meaning = "a wrapper re-reads words that hold JSON or blanks, so that their quotes, or they themselves, are lost"
     early = True
     parameters: ClassVar[Mapping[str, Parameter]] = {
-        "way": Parameter("strip", "`strip`: double quotes are eaten; `quote`: literal quotes around; `drop`: lost"),
+        "way": Parameter(
+            "strip",
+            "strip: double quotes are eaten; quote: literal quotes come around; drop: flag and value are lost",
+            choices=("strip", "quote", "drop"),
+        ),
     }
 
     def live(self, live: Live) -> Live:

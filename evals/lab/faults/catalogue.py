@@ -86,11 +86,6 @@ DEFAULT_FAULTS = ("graph-corruption", "abort-wedge")
 """What both seeds need."""
 
 
-def parameters(kind: type[Fault]) -> dict[str, Parameter]:
-    """Everything that a case may set of a kind."""
-    return {**kind.parameters, "when": Parameter(kind.when, "condition under which it is there; empty: always")}
-
-
 def check(names: Sequence[str]) -> None:
     """Refuse faults that cannot be made.
 
@@ -131,7 +126,7 @@ def read(spelled: str) -> tuple[type[Fault], dict[str, float | str]]:
         near = get_close_matches(name, FAULTS, 1, 0.5)
         asked = f", do you mean {near[0]!r}" if near else ""
         raise ValueError(f"no fault is called {name!r}{asked}; there are {', '.join(sorted(FAULTS))}")
-    known = parameters(kind)
+    known = kind.all_parameters()
     given = {key: parameter.default for key, parameter in known.items()}
     for pair in filter(None, rest.split(",")):
         key, sign, value = pair.partition("=")
@@ -159,6 +154,8 @@ def _know(spelled: str, arguments: frozenset[str]) -> None:
 
 def _value(spelled: str, key: str, value: str, parameter: Parameter) -> float | str:
     if isinstance(parameter.default, str):
+        if parameter.choices and value not in parameter.choices:
+            raise ValueError(f"fault {spelled!r}: {key} is {parameter.bounds}, not {value!r}")
         return value
     try:
         number = float(value)
@@ -178,7 +175,7 @@ def listing() -> str:
     lines = []
     for name, kind in sorted(FAULTS.items()):
         lines.append(f"{name}: {kind.meaning}")
-        for key, parameter in parameters(kind).items():
+        for key, parameter in kind.all_parameters().items():
             default = parameter.default if parameter.default != "" else "nothing"
             shown = f"{default:g}" if isinstance(default, float) else default
             lines.append(f"    {key}={shown}  ({parameter.bounds}) {parameter.meaning}")

@@ -34,12 +34,14 @@ class Parameter(NamedTuple):
     """Lowest value, of a number."""
     most: float = float("inf")
     """Highest value, of a number."""
+    choices: tuple[str, ...] = ()
+    """All that it can be, of a text that cannot be anything."""
 
     @property
     def bounds(self) -> str:
         """What it may be, in words."""
         if isinstance(self.default, str):
-            return "text"
+            return " or ".join(self.choices) or "text"
         return f"at least {self.least:g}" if self.most == float("inf") else f"{self.least:g} to {self.most:g}"
 
 
@@ -104,6 +106,11 @@ class Fault:
         self.shelf = shelf
         self.on = False
         """Its condition holds for this start."""
+
+    @classmethod
+    def all_parameters(cls) -> dict[str, Parameter]:
+        """Everything that a case may set."""
+        return {**cls.parameters, "when": Parameter(cls.when, "condition under which it is there; empty: always")}
 
     def number(self, name: str) -> float:
         """A parameter that is a number."""

@@ -86,6 +86,7 @@ def test_serial_aborts_do_no_harm():
         ("abort-wedge:abort=3", "has no parameter 'abort', do you mean 'aborts'"),
         ("abort-wedge:aborts=many", "aborts is a number, at least 1, not 'many'"),
         ("abort-wedge:aborts", "aborts needs a value, as in aborts=6"),
+        ("mangled-argv:way=eat", "way is strip or quote or drop, not 'eat'"),
         ("abort-wedge:take=2", "take is 0 to 1, not 2"),
         ("abort-wedge:take=nan", "take is 0 to 1, not nan"),
         ("abort-wedge:when=overlap", "'overlap' is no condition"),
