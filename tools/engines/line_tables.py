@@ -50,7 +50,11 @@ def reasons(rows: Iterable[tuple[bytes, str]]) -> Sequence[tuple[Pattern, str]]:
 
 def sign_of(says: bytes, among: Sequence[Sign]) -> Sign | None:
     """The first sign of failure that a message shows; None: it shows none."""
-    return next((sign for sign in among if sign.mark in says and sign.pattern.match(says)), None)
+    for sign in among:
+        _, _, mark, pattern = sign
+        if mark in says and pattern.match(says):
+            return sign
+    return None
 
 
 def explained(

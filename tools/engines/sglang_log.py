@@ -148,7 +148,7 @@ class _Reader:
         self._look(parted(line, number), kinds or ())
 
     def _look(self, message: Message, kinds: Iterable[str]) -> None:
-        if kinds != ("settings",):
+        if len(message.says) > _LONGEST and kinds != ("settings",):
             message = message._replace(says=message.says[:_LONGEST])
         for kind in kinds:
             if found := PATTERNS[kind].match(message.says):

@@ -23,6 +23,7 @@ _MARKS: Final = (
     b"profiling is enabled",
 )  # fmt: skip
 """Parts of lines that are worth a close look."""
+_TABLE: Final = tuple((name, mark, PATTERNS[name]) for name, mark in MARKS.items())
 
 
 def read_log(lines: Iterable[bytes], *, version: str | None = None, earlier: int = 0) -> Log:
@@ -31,12 +32,12 @@ def read_log(lines: Iterable[bytes], *, version: str | None = None, earlier: int
     before: deque[Start] = deque(maxlen=earlier)
     starts = count = 0
     for count, line in enumerate(lines, 1):
-        if (line[-6:] == b"200 OK" and b"INFO: " in line[:40]) or not any(mark in line for mark in _MARKS):
+        if (line[-6:] == b"200 OK" and b"INFO: " in line[:40]) or not _is_promising(line):
             continue
         for fragment in fragments(line):
             at, says = _parted(fragment)
-            for name, mark in MARKS.items():
-                found = PATTERNS[name].match(says) if mark in says else None
+            for name, mark, pattern in _TABLE:
+                found = pattern.match(says) if mark in says else None
                 if found is None:
                     continue
                 if _begins(name, start):
@@ -58,6 +59,13 @@ def read_log(lines: Iterable[bytes], *, version: str | None = None, earlier: int
         facts=None if start is None else start.facts(version),
         earlier=tuple(start.facts(version) for start in before),
     )
+
+
+def _is_promising(line: bytes) -> bool:
+    for mark in _MARKS:  # noqa: SIM110 - the loop takes half the time of any()
+        if mark in line:
+            return True
+    return False
 
 
 def _begins(name: str, start: Start | None) -> bool:
