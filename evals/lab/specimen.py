@@ -72,6 +72,22 @@ class Specimen(NamedTuple):
     """Cost of one more captured decode graph."""
     prefill_graph_each: float
     """Cost of one captured prefill graph."""
+    imports: float
+    """Seconds from exec to the server's first lines."""
+    spawn: float
+    """Seconds from there to a scheduler's first line."""
+    process_group: float
+    """Seconds until the process group stands."""
+    remarks: tuple[str, ...]
+    """What the installation says while the model's code is imported."""
+    loading: tuple[str, ...]
+    """What the model's code says while its weights are loaded."""
+    capturing: tuple[str, ...]
+    """What it says at the first captured graph."""
+    compile_start: float
+    """Seconds that the first start takes longer where nothing is compiled yet."""
+    compile_pass: float
+    """Seconds that the first pass with new kernels takes longer there."""
     capture_first: float
     """Seconds that the first decode graph takes."""
     capture_each: float
@@ -123,6 +139,15 @@ DEEPSEEK_V4_FLASH = Specimen(
     graph_first=0.225,
     graph_each=0.0117,
     prefill_graph_each=0.0,
+    # Imports, spawning and process group: their share of the seed's 70 to 75 seconds to ready.
+    imports=13.0,
+    spawn=8.5,
+    process_group=3.6,
+    remarks=(),
+    loading=(),
+    capturing=(),
+    compile_start=19.0,
+    compile_pass=8.0,
     capture_first=4.6,
     capture_each=0.69,
     prefill_per_token=0.00012,
@@ -130,6 +155,16 @@ DEEPSEEK_V4_FLASH = Specimen(
     # 132 + 512 + 256 + 256 bytes gathered and widened: engine facts, section 4, on what breaks the small growth.
     curve=SEED,
     indexer_bytes=1_156.0,
+)
+# What the installation on the recorded machine lacked.
+_REMARKS = (
+    "tilelang not installed; deepseek_v4_rope pass_configs unset. Triton kernels in this module still run; only"
+    " downstream tilelang.jit consumers of pass_configs will need to handle the None.",
+    *(
+        f"Ignore import error when loading sglang.srt.models.{name}: Can not import FA3 in sgl_kernel. Please check"
+        " your installation."
+        for name in ("mimo_audio", "mimo_v2", "mimo_v2_asr", "mimo_v2_nextn")
+    ),
 )
 # The two shapes of the recordings. Graph costs are fitted to their `Capture ... end` lines, activations to the start
 # that ran out of memory at its first prefill of 8064 tokens with 0.71 GB free.
@@ -155,6 +190,14 @@ QWEN3_8B = Specimen(
     graph_first=0.036,
     graph_each=0.0024,
     prefill_graph_each=0.0221,
+    imports=17.5,
+    spawn=19.0,
+    process_group=0.2,
+    remarks=_REMARKS,
+    loading=(),
+    capturing=(),
+    compile_start=19.0,
+    compile_pass=0.0,
     capture_first=0.75,
     capture_each=0.125,
     prefill_per_token=0.0001,
@@ -184,7 +227,27 @@ DEEPSEEK_V2_LITE = Specimen(
     graph_first=0.33,
     graph_each=0.0024,
     prefill_graph_each=0.0221,
-    capture_first=17.0,
+    imports=17.5,
+    spawn=19.0,
+    process_group=0.2,
+    remarks=_REMARKS,
+    loading=(
+        "Config does not support fused shared expert(s). Shared experts fusion optimization is disabled.",
+        "FlashInfer TRTLLM MoE deferred finalize is disabled (moe_runner_backend=auto,"
+        " quant_method=UnquantizedFusedMoEMethod).",
+    ),
+    capturing=tuple(
+        f"{words} Performance might be sub-optimal! Config file not found at"
+        f" /opt/sglang/sglang/srt/layers/moe/moe_runner/triton_utils/configs/triton_3_6_0/{name}.json, you can create"
+        " them with https://github.com/sgl-project/sglang/tree/main/benchmark/kernels/fused_moe_triton"
+        for words, name in (
+            ("Using default MoE kernel config.", "E=64,N=1408,device_name=NVIDIA_H200"),
+            ("Using MoE kernel config with down_moe=False.", "E=64,N=1408,device_name=NVIDIA_H200_down"),
+        )
+    ),
+    compile_start=16.0,
+    compile_pass=8.0,
+    capture_first=1.0,
     capture_each=0.94,
     prefill_per_token=0.0001,
     decode_per_request=0.001,

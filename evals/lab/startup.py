@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from evals.lab.arguments import Launch
 from evals.lab.clock import Clock, Walk
@@ -17,10 +17,10 @@ from evals.lab.log import Log, progress
 from evals.lab.memory import Allocation, allocate, context_length, first_graph, prefill_plan, static_buffers, truncated
 from evals.lab.specimen import Specimen
 
-# Seconds of life of each stretch; their sum and a capture of about ten make the seed's 70 to 75 seconds to ready.
-_IMPORTS = 13.0
-_SPAWN = 8.5
-_PROCESS_GROUP = 3.6
+# Seconds of life of stretches that are alike everywhere; with a capture of about ten they make the seed's 70 to 75
+# seconds to ready.
+START_NOISE = 1.6
+"""How much more starts vary than what is served: 4.1 % in the recording of five starts, the cold one aside."""
 _MODEL_CODE = 1.6
 _WEIGHTS = 28.0
 _DUMMY_WEIGHTS = 0.13
@@ -54,6 +54,7 @@ def start(
     chance: Random,
     faults: Faults | None = None,
     echoed: Launch | None = None,
+    compiling: float = 0.0,
 ) -> Started:
     """Go through a start.
 
@@ -67,6 +68,7 @@ def start(
         chance: Small differences between the ranks.
         faults: What is wrong with it.
         echoed: The arguments as the engine echoes them, where it goes by others; None: it goes by what it echoes.
+        compiling: Seconds of life that go into kernels which no earlier start has left.
 
     Raises:
         StartError: it does not fit; what the scheduler printed is in the error.
@@ -84,7 +86,8 @@ def start(
         if phase == "prefill":
             free = _prefill_graphs(launch, specimen, allocation, free, walk, log)
         else:
-            after = _capture(sizes, launch, specimen, environ, free, walk, log, faults)
+            walk.on(0.0 if sizes else compiling)
+            after = _capture(sizes, launch, specimen, environ, free, walk, log, faults, compiling)
             graphs, free = free - after, after
     free -= faults.captured(allocation, free)
     arguments = launch.arguments
@@ -106,7 +109,15 @@ def start(
 def _server_lines(launch: Launch, specimen: Specimen, walk: Walk, log: Log) -> None:
     """What the server's process says before it spawns the schedulers."""
     arguments = launch.arguments
-    walk.on(_IMPORTS)
+    walk.on(specimen.imports)
+    _missing_file(arguments, log)
+    if arguments["skip_tokenizer_init"]:
+        log.server(
+            "skip_tokenizer_init=True: string-based stop conditions (stop, stop_regex) and min_new_tokens are"
+            " unavailable."
+        )
+    if specimen.remarks:
+        log.server(_NO_FUSION)
     if specimen.settings:
         name = specimen.architecture
         log.server(f"Setting KV cache dtype to {arguments['kv_cache_dtype']} for {name}.")
@@ -119,8 +130,31 @@ def _server_lines(launch: Launch, specimen: Specimen, walk: Walk, log: Log) -> N
         log.server("KV cache is forced as chunk cache for decode server")
     log.server("Fail to set RLIMIT_NOFILE: current limit exceeds maximum limit")
     log.server(f"server_args={launch.dialect.shown(arguments)}")
-    log.server("Using default HuggingFace chat template with detected content format: string")
-    walk.on(_SPAWN)
+    if arguments["skip_tokenizer_init"]:
+        log.server("No HuggingFace chat template found")
+        log.server("No chat template found, defaulting to 'string' content format")
+    else:
+        log.server("Using default HuggingFace chat template with detected content format: string")
+    for _ in range(2 if specimen.remarks else 0):
+        log.raw(_NO_FUSION)
+    walk.on(specimen.spawn)
+
+
+_NO_FUSION = (
+    "flashinfer.comm allreduce_fusion API is not available (No module named 'cuda.tile'), falling back to standard"
+    " implementation"
+)
+
+
+def _missing_file(arguments: Mapping[str, Any], log: Log) -> None:
+    """A model without weights has no generation config either."""
+    if arguments["load_format"] == "dummy":
+        path = arguments["model_path"]
+        log.rank(
+            f"Failed to load generation config for {path}: {path} does not appear to have a file named"
+            f" generation_config.json. Checkout 'https://huggingface.co/{path}/tree/main' for available files.."
+            " Proceeding without generation config."
+        )
 
 
 def _load(launch: Launch, specimen: Specimen, walk: Walk, log: Log, chance: Random, faults: Faults) -> Allocation:
@@ -130,20 +164,25 @@ def _load(launch: Launch, specimen: Specimen, walk: Walk, log: Log, chance: Rand
         StartError: nothing is left for the KV pool, or for the first matrix product.
     """
     ranks = range(launch.arguments["tp_size"])
+    _missing_file(launch.arguments, log)
     log.ranks("Init torch distributed begin.")
-    took = walk.on(_PROCESS_GROUP)
+    took = walk.on(specimen.process_group)
     for rank in ranks:
         log.rank(
             f"Init torch distributed ends. elapsed={took + chance.uniform(-0.03, 0.03):.2f} s,"
             f" mem usage={specimen.cards.communication:.2f} GB",
             rank,
         )
+    for line in specimen.remarks:
+        log.rank(line)
     walk.on(_MODEL_CODE)
     faults.check(specimen.cards)
     # Free memory differs a little between cards; sizes follow the least, which is rank 0's here.
     more = [0.0, *(round(chance.uniform(0.0, 0.03), 3) for _ in ranks[1:])]
     for rank in ranks:
         log.rank(f"Load weight begin. avail mem={specimen.cards.free + more[rank]:.2f} GB", rank)
+    for line in specimen.loading:
+        log.rank(line)
     took = walk.on(_DUMMY_WEIGHTS) if launch.arguments["load_format"] == "dummy" else _shards(specimen, walk, log)
     try:
         allocation = allocate(launch.arguments, specimen)
@@ -248,6 +287,7 @@ def _capture(
     walk: Walk,
     log: Log,
     faults: Faults,
+    compiling: float,
 ) -> float:
     """Capture decode graphs, the largest first, into what is free; return what is free afterwards.
 
@@ -272,7 +312,9 @@ def _capture(
             raise StandstillError
         if needed > free:
             raise no_graph(needed, free, specimen, launch.dialect)
-        took += walk.on(specimen.capture_first if first else specimen.capture_each)
+        took += walk.on(specimen.capture_first + compiling if first else specimen.capture_each)
+        for line in specimen.capturing if first else ():
+            log.rank(line)
         free -= needed
         log.raw(progress(f"Capturing batches (bs={size} avail_mem={free:.2f} GB)", done + 1, len(sizes), took))
     if launch.arguments["tp_size"] > 1:

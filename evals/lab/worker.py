@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import sys
@@ -23,18 +24,19 @@ from evals.lab.dialect import Dialect
 from evals.lab.endpoints import Endpoints
 from evals.lab.failures import KilledError, StandstillError, StartError, envelope, pass_failure
 from evals.lab.faults import Conditions, Faults, build
+from evals.lab.kernels import CompilingPace, Kernels
 from evals.lab.log import Log
 from evals.lab.memory import allocate, truncated
 from evals.lab.metrics import Metrics
 from evals.lab.model import Model
-from evals.lab.pace import Noise, Pace
+from evals.lab.pace import Noise
 from evals.lab.pair import NOWHERE, Side, paired
 from evals.lab.process import become, born, listen
 from evals.lab.reports import SglangReports
 from evals.lab.scheduler import ADMISSION_RATIO, Limits, OutOfMemoryError, Scheduler
 from evals.lab.sides import side_of
 from evals.lab.specimen import SPECIMENS, Specimen
-from evals.lab.startup import Started, start
+from evals.lab.startup import START_NOISE, Started, start
 
 _WARNING = """{path}:55: UserWarning: 'python -m sglang.launch_server' is still supported, but 'sglang serve' is the \
 recommended entrypoint.
@@ -73,16 +75,22 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path, program:
     log = Log(launch.arguments["tp_size"])
     noise = Noise(nature.boot_noise, nature.run_noise)
     overlap = not launch.arguments["disable_overlap_schedule"]
-    stretch = Pace(specimen.curve, (), overlap=overlap, noise=noise, chance=Random(chance.random())).boot
+    kernels = Kernels(private.Shelf(ground), specimen, cold=nature.cold)
+    stretch = math.exp(Random(chance.random()).gauss(0.0, START_NOISE * nature.boot_noise))
     faults.meet(_conditions(obeyed, values, early, environ))
 
     def go() -> Started:
         found = specimen._replace(cards=faults.card(specimen.cards))
         slight = Random(chance.random())
-        return start(obeyed, found, environ, clock, log, stretch=stretch, chance=slight, faults=faults, echoed=launch)
+        return start(
+            obeyed, found, environ, clock, log, stretch=stretch, chance=slight, faults=faults, echoed=launch,
+            compiling=kernels.starting(),
+        )  # fmt: skip
 
     started = _come_up(go, clock, log, books)
-    pace = Pace(specimen.curve, started.sizes, overlap=overlap, noise=noise, chance=Random(chance.random()))
+    pace = CompilingPace(
+        specimen.curve, started.sizes, overlap=overlap, noise=noise, chance=Random(chance.random()), kernels=kernels
+    )
     faults.ready()
     _note_start(books, launch, specimen, started, [name for name in values if values[name] != turned[name]])
     serving = Clock(nature.serve_speed)
@@ -230,6 +238,9 @@ async def _serve(
     runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
     log.server(f"INFO:     Started server process [{os.getpid()}]")
     log.server("INFO:     Waiting for application startup.")
+    if launch.arguments["skip_tokenizer_init"]:
+        log.server("Failed to get yes/no token IDs dynamically: 'NoneType' object has no attribute 'encode'")
+        log.server("Using fallback token IDs for yes/no (9693/2152)")
     await runner.setup()
     log.server("INFO:     Application startup complete.")
     host, port = launch.arguments["host"], launch.arguments["port"]

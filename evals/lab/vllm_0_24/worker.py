@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import socket
@@ -26,6 +27,7 @@ from evals.lab.pace import Noise, Pace
 from evals.lab.process import become, born, listen
 from evals.lab.scheduler import Limits, OutOfMemoryError, Scheduler
 from evals.lab.specimen import SPECIMENS, Specimen
+from evals.lab.startup import START_NOISE
 from evals.lab.vllm_0_24.arguments import Launch, defaults, named, parse, resolve
 from evals.lab.vllm_0_24.endpoints import Endpoints
 from evals.lab.vllm_0_24.failures import StartError, death, envelope, no_pass
@@ -64,7 +66,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path) -> None:
     log = VllmLog(os.getpid(), level=environ.get("VLLM_LOGGING_LEVEL", "INFO"))
     environ = faults.felt(environ, early)
     noise = Noise(nature.boot_noise, nature.run_noise)
-    stretch = Pace(specimen.curve, (), overlap=True, noise=noise, chance=Random(chance.random())).boot
+    stretch = math.exp(Random(chance.random()).gauss(0.0, START_NOISE * nature.boot_noise))
     walk = Walk(clock, stretch, faults.lived)
     try:
         values = named(parse(argv, faults.absent(early)), log)

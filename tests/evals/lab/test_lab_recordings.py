@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from evals.lab import private
+from tools.engines.engine import engine_of
 
 RECORDINGS = Path(__file__).parents[2] / "data" / "recordings" / "sglang-0.5.14-h200"
 COMMON = [
@@ -94,7 +95,9 @@ def pair(request, tmp_path_factory, until):
     """One recorded log, and the log of a worker of the same shape that was started with the same arguments."""
     specimen, words = STARTS[request.param]
     tmp_path = tmp_path_factory.mktemp("start")
-    private.write(tmp_path, private.Nature(specimen=specimen, boot_noise=0.0, start_speed=2000.0))
+    # The recorded start of the mixture of experts was the first on its machine.
+    cold = request.param == "m_bs32"
+    private.write(tmp_path, private.Nature(specimen=specimen, boot_noise=0.0, start_speed=2000.0, cold=cold))
     port, log = free_port(), tmp_path / "log"
     model = f"/models/{request.param.partition('_')[0].replace('q', 'qwen').replace('m', 'mla')}"
     argv = [sys.executable, "-m", "evals.lab.worker", "--model-path", model, *COMMON, "--port", str(port), *words]
@@ -132,6 +135,43 @@ def test_a_start_gives_the_recorded_facts(pair):
                 assert float(one) == pytest.approx(float(other), rel=0.02, abs=0.06), name
 
 
+def test_the_readers_facts_are_the_recorded_ones(pair):
+    """The product's log reader gets the same typed facts of both logs; memory is within 2 % or a rounding."""
+    _, recorded, said, _ = pair
+    engine = engine_of("sglang")
+    theirs, ours = (engine.read_log(_start(text).encode().split(b"\n")).facts for text in (recorded, said))
+
+    for name in (
+        "engine", "wording", "deprecated", "model_type", "quantization", "ranks", "kv_dtype", "prefill_capture_off",
+        "chunked_prefill_size", "max_prefill_tokens", "max_running_requests", "context_length", "port_open", "ready",
+    ):  # fmt: skip
+        assert getattr(ours, name) == getattr(theirs, name), name
+    assert {**ours.settings, "random_seed": ""} == {**theirs.settings, "random_seed": ""}
+    for name in (
+        "free_before_weights_gb", "weights_gb", "free_after_weights_gb", "kv_gb", "kv_tokens", "free_after_pool_gb",
+        "max_total_tokens", "free_after_capture_gb", "gpu_total_gb",
+    ):  # fmt: skip
+        figure = getattr(theirs, name)
+        expected = None if figure is None else pytest.approx(figure, rel=0.02, abs=0.06)
+        assert getattr(ours, name) == expected, name
+    assert [(capture.phase, capture.backend, capture.sizes) for capture in ours.captures] == [
+        (capture.phase, capture.backend, capture.sizes) for capture in theirs.captures
+    ]
+    for one, other in zip(ours.captures, theirs.captures, strict=True):
+        assert one.gb == pytest.approx(other.gb, rel=0.02, abs=0.06)
+        assert one.seconds == pytest.approx(other.seconds, rel=0.5)
+    assert [(failure.kind, failure.fatal) for failure in ours.failures] == [
+        (failure.kind, failure.fatal) for failure in theirs.failures
+    ]
+
+
+def test_the_lines_come_in_the_recorded_order(pair):
+    """Each line with a time is one of the recording's, figures aside, and none is missing; the order is the same."""
+    _, recorded, said, _ = pair
+
+    assert _shape(said) == _shape(recorded)
+
+
 def test_the_server_arguments_are_the_recorded_ones(pair):
     """The first line of the log shows every argument as the real engine resolved it, the random seed aside."""
     _, recorded, said, _ = pair
@@ -167,3 +207,16 @@ def test_server_info_has_the_recorded_fields(pair):
 
 def _without_seed(arguments):
     return re.sub(r"random_seed=\d+", "random_seed=N", arguments)
+
+
+def _start(text):
+    """The part of a log up to the line that says ready, or all of a start that failed."""
+    ready = text.find("The server is fired up and ready to roll!")
+    return text if ready < 0 else text[: text.index("\n", ready) + 1]
+
+
+def _shape(text):
+    """Lines with a time in order, without figures; requests that somebody else sent meanwhile are left out."""
+    lines = [line.partition("] ")[2] for line in _start(text).splitlines() if re.match(r"\[\d{4}-", line)]
+    kept = [line for line in lines if not re.search(r"batch, #|HTTP/1\.1|Compiling a graph for dynamic shape", line)]
+    return [re.sub(r"-?\d+(\.\d+)?", "N", re.sub(r"server_args=.*", "server_args", line)) for line in kept]
