@@ -34,7 +34,7 @@ class Campaign(NamedTuple):
         """
         folder = Path(tempfile.mkdtemp(dir=self.root, prefix="ground-"))
         folder.rmdir()
-        ground = make(folder, self.root / "kept", watchdog=watchdog, epoch=time.time())
+        ground = make(folder, self.root / "kept", watchdog=watchdog, epoch=float(int(time.time())))
         try:
             stand(ground, self.forge)
             yield ground
