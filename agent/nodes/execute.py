@@ -42,7 +42,11 @@ def execute(state: RunState, runtime: Runtime[Parts]) -> Exits:
     tell({"kind": "node", "text": "execute"})
     plan = state["plan"]
     parts.store.set_state(plan.run, "executing")
-    done = parts.worker.transaction(plan.run).status()
+    try:
+        done = parts.worker.transaction(plan.run).status()
+    except (Refused, HostError) as error:
+        verdict = _given_up(f"The host did not say how the change stands: {error}")
+        return Command(update={"verdict": verdict}, goto="roll_back")
     return _go_on(state, done, parts, tell) if done is not None else _begin(state, parts, tell)
 
 
