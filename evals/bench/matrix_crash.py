@@ -10,7 +10,7 @@ from typing import get_args
 from evals.bench.matrix_points import Point
 from evals.campaigns.agent import STORIES, Around, ask, forked, resume
 from evals.campaigns.campaign import Campaign
-from evals.campaigns.mortal import Act, Fate, Moment, MortalHost, MortalStore
+from evals.campaigns.mortal import Act, Fate, Moment, MortalHost, MortalSaver, MortalStore
 from evals.campaigns.oracle import before, contradiction, stored, truth
 
 RUN = "r-crash"
@@ -18,7 +18,11 @@ RUN = "r-crash"
 
 def around(fate: Fate) -> Around:
     """Make every act of an agent one at which it can die."""
-    return Around(host=lambda host: MortalHost(host, fate), store=lambda store: MortalStore(store, fate))
+    return Around(
+        host=lambda host: MortalHost(host, fate),
+        store=lambda store: MortalStore(store, fate),
+        checkpoints=lambda saver: MortalSaver(saver, fate),
+    )
 
 
 def acts(campaign: Campaign, story: str) -> list[Act]:

@@ -26,7 +26,7 @@ def points(campaign: Campaign) -> list[Point]:
         Point("link", f"{story} | {act} | {failure}", act.mutating)
         for story in STORIES
         for act in acts(campaign, story)
-        if not act.name.startswith("store")
+        if not act.name.startswith(("store", "checkpoint"))
         for failure in FAILURES
         if not (act.name.startswith("ship") and failure in {"cut", "empty", "garbled"})
     ]

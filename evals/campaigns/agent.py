@@ -14,6 +14,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
 from agent.assemble import Assembly, assemble, open_store, owner_lives
 from agent.domain import Approval, Plan, Record, Request
 from agent.settings import load
@@ -62,6 +64,8 @@ class Around(NamedTuple):
     """Wraps the host."""
     store: Callable[[Store], Store] = lambda store: store
     """Wraps the store."""
+    checkpoints: Callable[[BaseCheckpointSaver[str]], BaseCheckpointSaver[str]] = lambda saver: saver
+    """Wraps the checkpoints."""
     event: Callable[[dict[str, Any]], None] = lambda _: None
     """Hears what the nodes say."""
 
@@ -169,6 +173,8 @@ def _carry(
         store = around.store(made.store)
         stop = Stop(asked=_Patience(world))  # type: ignore[arg-type]
         parts = dataclasses.replace(made.parts, store=store, stop=stop)
+        assert isinstance(made.graph.checkpointer, BaseCheckpointSaver)
+        made.graph.checkpointer = around.checkpoints(made.graph.checkpointer)
         assembly = Assembly(store, parts, made.graph)
 
         def approve(plan: Plan) -> None:

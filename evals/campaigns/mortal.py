@@ -1,7 +1,8 @@
 """Where an agent's process dies: before, during or after one of the things that it does to its world.
 
-Every call of the host and every write to the store is such a thing. It has a name, and its occurrences are counted, so
-that a point means the same in every run; renewals come by the wall's clock and are not counted.
+Every call of the host and every write to the store or to the checkpoints is such a thing. It has a name, and its
+occurrences are counted, so that a point means the same in every run; renewals come by the wall's clock and are no
+points.
 """
 
 from __future__ import annotations
@@ -16,6 +17,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+)
 
 from memory.store import Store
 from tools.host import Completed, Host, HttpAnswer, LineStream
@@ -169,6 +179,45 @@ class MortalHost:
         """Put a file into Prudent's directory."""
         with self._fate.act(f"ship {name}"):
             return self._host.ship(name, content)
+
+
+class MortalSaver(BaseCheckpointSaver[str]):
+    """Checkpoints whose every write is an act."""
+
+    def __init__(self, saver: BaseCheckpointSaver[str], fate: Fate) -> None:
+        super().__init__(serde=saver.serde)
+        self._saver = saver
+        self._fate = fate
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Look one up."""
+        return self._saver.get_tuple(config)
+
+    def list(self, config: RunnableConfig | None, **which: Any) -> Iterator[CheckpointTuple]:
+        """Look some up."""
+        return self._saver.list(config, **which)
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Write one."""
+        with self._fate.act("checkpoint put"):
+            return self._saver.put(config, checkpoint, metadata, new_versions)
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Write what a node has brought."""
+        with self._fate.act("checkpoint writes"):
+            self._saver.put_writes(config, writes, task_id, task_path)
+
+    def get_next_version(self, current: str | None, channel: None) -> str:
+        """Number what comes next."""
+        return self._saver.get_next_version(current, channel)
 
 
 class MortalStore:
