@@ -78,7 +78,7 @@ def measure(streams: int, seconds: float) -> Measured:
     ):
         pid = ground.status(made.directory).pid
         cores = sorted(os.sched_getaffinity(0))
-        alone = _pin(pid, cores[0])
+        alone = pin(pid, cores[0])
         if len(cores) > 1:
             os.sched_setaffinity(0, cores[1:])
         try:
@@ -112,7 +112,7 @@ def measure(streams: int, seconds: float) -> Measured:
     )
 
 
-def _pin(pid: int, core: int) -> bool:
+def pin(pid: int, core: int) -> bool:
     """Give a process one core, and the real-time class where we may; return whether we might."""
     for thread in (Path("/proc") / str(pid) / "task").iterdir():
         os.sched_setaffinity(int(thread.name), {core})
