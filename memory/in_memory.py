@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from agent.domain import Approval, Noise, Plan, Reading, Record, Request
@@ -184,6 +184,12 @@ class InMemoryStore:
                 self._runs[record.run] = row._replace(state="recorded")
             return placed
 
+    def append_all(self, records: Iterable[Record]) -> Sequence[Record]:
+        """Chain many records; those of runs that have one already are left out."""
+        with self._lock:
+            new = {record.run: record for record in records if record.run not in self._records}
+            return tuple(map(self.append, new.values()))
+
     def record(self, run: str) -> Record | None:
         """The record of a run."""
         with self._lock:
@@ -229,9 +235,10 @@ class InMemoryStore:
         """The newest record of a worker whose change was kept."""
         return next(iter(self.akin([Path(1, Trace(aim="kept"), worker)], 1)), None)
 
-    def taken_back_by(self, run: str) -> str | None:
-        """The run that took the change of this one back and was kept."""
-        return next((record.run for record in self.akin([Path(1, Trace(aim=f"undoes:{run}"))], 1)), None)
+    def taken_back_by(self, runs: Iterable[str]) -> Mapping[str, str]:
+        """Of these runs those whose change was taken back, with the newest run that did it and was kept."""
+        found = ((run, self.akin([Path(1, Trace(aim=f"undoes:{run}"))], 1)) for run in runs)
+        return {run: records[0].run for run, records in found if records}
 
     def appended(self) -> int:
         """How many records were ever appended."""

@@ -27,8 +27,8 @@ class History(Protocol):
     def akin(self, paths: Iterable[Path], most: int) -> Sequence[Record]:
         """The records on the heaviest paths, at most so many."""
 
-    def taken_back_by(self, run: str) -> str | None:
-        """The run that took the change of this one back and was kept."""
+    def taken_back_by(self, runs: Iterable[str]) -> Mapping[str, str]:
+        """Of these runs those whose change was taken back, with the newest run that did it and was kept."""
 
 
 def precedents_for(
@@ -75,7 +75,8 @@ def precedents_for(
         ((bearing, incident) for bearing, incident in theirs if bearing.weight),
         key=lambda pair: (-pair[0].weight, pair[1].id),
     )[:MOST_INCIDENTS]
-    found = [(b.weight, _from_record(record, b, history.taken_back_by(record.run))) for b, record in own]
+    undone_by = history.taken_back_by(record.run for _, record in own)
+    found = [(b.weight, _from_record(record, b, undone_by.get(record.run))) for b, record in own]
     found += [(bearing.weight, _from_incident(incident, bearing)) for bearing, incident in theirs]
     return tuple(precedent for _, precedent in sorted(found, key=lambda pair: -pair[0]))
 

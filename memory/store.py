@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
@@ -164,6 +164,12 @@ class Store(Protocol):
         A run has one record: a second call for it returns the first one unaltered.
         """
 
+    def append_all(self, records: Iterable[Record]) -> Sequence[Record]:
+        """Chain many records in their order, all of them or none: a past that is imported.
+
+        Records of runs that have one already are left out, there and of what is returned.
+        """
+
     def record(self, run: str) -> Record | None:
         """The record of a run."""
 
@@ -190,8 +196,8 @@ class Store(Protocol):
     def last_kept(self, worker: str) -> Record | None:
         """The newest record of a worker whose change was kept."""
 
-    def taken_back_by(self, run: str) -> str | None:
-        """The run that took the change of this one back and was kept."""
+    def taken_back_by(self, runs: Iterable[str]) -> Mapping[str, str]:
+        """Of these runs those whose change was taken back, with the newest run that did it and was kept."""
 
     def appended(self) -> int:
         """How many records were ever appended, as the note of the chain's end says."""

@@ -222,7 +222,7 @@ def _keep_contract(change: Change, snapshot: Snapshot, parts: Parts, notebook: N
 def _taking_back(parts: Parts, snapshot: Snapshot) -> _Resolved:
     """The last change that was kept, the other way round."""
     last = parts.store.last_kept(parts.name)
-    undone = last is not None and parts.store.taken_back_by(last.run) is not None
+    undone = last is not None and bool(parts.store.taken_back_by([last.run]))
     if last is None or last.change is None or last.change.operation == "roll_back" or undone:
         return _Resolved(
             verdict="needs_human",

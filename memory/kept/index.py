@@ -23,8 +23,8 @@ def reindex(connection: Connection, *, add_prose: str, forget_prose: str) -> Non
     for statement in ("DELETE FROM traces", "DELETE FROM baselines", forget_prose):
         connection.execute(text(statement))
     for record in _records(connection):
-        index_traces(connection, record, add_prose)
-        index_baselines(connection, record, _readings(connection, record))
+        index_traces(connection, (record,), add_prose)
+        index_baselines(connection, ((record, _readings(connection, record)),))
 
 
 def _records(connection: Connection) -> Iterator[Record]:

@@ -75,8 +75,8 @@ class Measurements:
         return noise_of(self.baselines(worker, metric=METRIC, concurrency=concurrency, limit=HISTORY))
 
 
-def index_baselines(connection: Connection, record: Record, readings: Sequence[Reading]) -> None:
-    """Write down what a record measured, in the transaction that appends it."""
+def index_baselines(connection: Connection, measured: Iterable[tuple[Record, Sequence[Reading]]]) -> None:
+    """Write down what records measured, in the transaction that appends them."""
     rows = [
         {
             "seq": record.seq,
@@ -90,6 +90,7 @@ def index_baselines(connection: Connection, record: Record, readings: Sequence[R
             "configuration": one.configuration,
             "document": canonical(one.reading),
         }
+        for record, readings in measured
         for place, one in enumerate(baselines_of(record, readings))
     ]
     if rows:

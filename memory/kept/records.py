@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from sqlalchemy import Connection, select, text
 
@@ -10,7 +10,7 @@ from agent.domain import Reading, Record
 from memory.chain import NOTHING_BEFORE, Break, Link, breaks, linked
 from memory.database import Database
 from memory.kept.measurements import index_baselines
-from memory.kept.tables import HEAD, RECORDS
+from memory.kept.tables import HEAD, READINGS, RECORDS
 from memory.kept.traces import index_traces
 
 _AT_ONCE = 500
@@ -28,35 +28,59 @@ class Records:
         """Chain a record to the last one; a second one of a run returns the first unaltered."""
         with self._database.writing() as connection:
             self._database.dialect.lock_chain(connection)
-            first = connection.execute(text("SELECT document FROM records WHERE run = :run"), {"run": record.run})
+            first = connection.execute(select(RECORDS.c.document).where(RECORDS.c.run == record.run))
             kept = first.scalar_one_or_none()
             if kept is not None:
                 return self._database.parsed(Record, kept)
-            head = connection.execute(text("SELECT seq, hash FROM head")).first()
-            seq, previous = (0, NOTHING_BEFORE) if head is None else (head.seq, head.hash)
-            placed, link = linked(record, seq=seq + 1, previous=previous)
-            connection.execute(
-                text(
-                    "INSERT INTO records (seq, run, worker, hash, document)"
-                    " VALUES (:seq, :run, :worker, :hash, :document)"
-                ),
-                {**link._asdict(), "run": placed.run, "worker": placed.worker},
-            )
-            connection.execute(
-                text(
-                    "INSERT INTO head (one, seq, hash) VALUES (1, :seq, :hash)"
-                    " ON CONFLICT (one) DO UPDATE SET seq = excluded.seq, hash = excluded.hash"
-                ),
-                {"seq": link.seq, "hash": link.hash},
-            )
-            rows = connection.execute(
-                text("SELECT document FROM readings WHERE run = :run ORDER BY place"), {"run": placed.run}
-            )
-            measured = tuple(self._database.parsed(Reading, row.document) for row in rows) or placed.readings
-            index_traces(connection, placed, self._database.dialect.add_prose)
-            index_baselines(connection, placed, measured)
-            connection.execute(text("UPDATE runs SET state = 'recorded' WHERE run = :run"), {"run": placed.run})
-            return placed
+            return self._chained(connection, (record,))[0]
+
+    def append_all(self, records: Iterable[Record]) -> Sequence[Record]:
+        """Chain many records; those of runs that have one already are left out."""
+        wanted = {record.run: record for record in reversed(tuple(records))}
+        with self._database.writing() as connection:
+            self._database.dialect.lock_chain(connection)
+            names = tuple(wanted)
+            for start in range(0, len(names), _AT_ONCE):
+                some = names[start : start + _AT_ONCE]
+                for run in connection.execute(select(RECORDS.c.run).where(RECORDS.c.run.in_(some))).scalars():
+                    del wanted[run]
+            return self._chained(connection, tuple(reversed(wanted.values()))) if wanted else ()
+
+    def _chained(self, connection: Connection, records: Sequence[Record]) -> Sequence[Record]:
+        """Chain records that are new, in a transaction that keeps others away from the chain."""
+        head = connection.execute(select(HEAD)).first()
+        seq, previous = (0, NOTHING_BEFORE) if head is None else (head.seq, head.hash)
+        placed: list[Record] = []
+        links: list[Link] = []
+        for record in records:
+            one, link = linked(record, seq=seq + 1, previous=previous)
+            placed.append(one)
+            links.append(link)
+            seq, previous = link.seq, link.hash
+        connection.execute(
+            text(
+                "INSERT INTO records (seq, run, worker, hash, document) VALUES (:seq, :run, :worker, :hash, :document)"
+            ),
+            [{**link._asdict(), "run": one.run, "worker": one.worker} for one, link in zip(placed, links, strict=True)],
+        )
+        connection.execute(
+            text(
+                "INSERT INTO head (one, seq, hash) VALUES (1, :seq, :hash)"
+                " ON CONFLICT (one) DO UPDATE SET seq = excluded.seq, hash = excluded.hash"
+            ),
+            {"seq": seq, "hash": previous},
+        )
+        index_traces(connection, placed, self._database.dialect.add_prose)
+        index_baselines(connection, [(one, self._measured(connection, one)) for one in placed])
+        connection.execute(
+            text("UPDATE runs SET state = 'recorded' WHERE run = :run"), [{"run": one.run} for one in placed]
+        )
+        return tuple(placed)
+
+    def _measured(self, connection: Connection, record: Record) -> Sequence[Reading]:
+        question = select(READINGS.c.document).where(READINGS.c.run == record.run).order_by(READINGS.c.place)
+        kept = connection.execute(question).scalars()
+        return tuple(self._database.parsed(Reading, document) for document in kept) or record.readings
 
     def record(self, run: str) -> Record | None:
         """The record of a run."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sqlalchemy import Connection, select, text
 
@@ -26,64 +25,79 @@ class Traces:
         """The records on the heaviest paths; lighter paths are not walked once there are enough."""
         if most < 1:
             return ()
-        best: list[int] = []
+        weights: dict[int, int] = {}
+        ordered = sorted(paths, key=lambda path: (-path.weight, path.phrase))
         with self._database.reading() as connection:
-            ordered = sorted(paths, key=lambda path: -path.weight)
-            for _, alike in groupby(ordered, key=lambda path: path.weight):
-                there = self._newest_on(connection, tuple(alike), most)
-                best += sorted(there - set(best), reverse=True)
-                if len(best) >= most:
+            for start in range(0, len(ordered), _AT_ONCE):
+                some = ordered[start : start + _AT_ONCE]
+                if sum(weight > some[0].weight for weight in weights.values()) >= most:
                     break
-            question = select(RECORDS.c.seq, RECORDS.c.document).where(RECORDS.c.seq.in_(best[:most]))
-            documents = {row.seq: row.document for row in connection.execute(question)}
-        return tuple(self._database.parsed(Record, documents[seq]) for seq in best[:most] if seq in documents)
+                for weight, seq in self._newest_on(connection, some, most):
+                    weights[seq] = max(weight, weights.get(seq, 0))
+            best = sorted(weights, key=lambda seq: (-weights[seq], -seq))[:most]
+            question = select(RECORDS.c.seq, RECORDS.c.document).where(RECORDS.c.seq.in_(best))
+            documents = {row.seq: row.document for row in connection.execute(question)} if best else {}
+        return tuple(self._database.parsed(Record, documents[seq]) for seq in best if seq in documents)
 
     def last_kept(self, worker: str) -> Record | None:
         """The newest record of a worker whose change was kept."""
         return next(iter(self.akin([Path(1, Trace(aim="kept"), worker)], 1)), None)
 
-    def taken_back_by(self, run: str) -> str | None:
-        """The run that took the change of this one back and was kept."""
-        there = (TRACES.c.metric == "", TRACES.c.knob == "", TRACES.c.aim == f"undoes:{run}")
-        newest = select(TRACES.c.seq).where(*there).order_by(TRACES.c.seq.desc()).limit(1).scalar_subquery()
-        rows = self._database.asked(select(RECORDS.c.run).where(RECORDS.c.seq == newest))
-        return str(rows[0].run) if rows else None
+    def taken_back_by(self, runs: Iterable[str]) -> Mapping[str, str]:
+        """Of these runs those whose change was taken back, with the newest run that did it and was kept."""
+        undone = {f"undoes:{run}": run for run in runs}
+        if not undone:
+            return {}
+        rows = self._database.asked(
+            select(TRACES.c.aim, RECORDS.c.run)
+            .join_from(TRACES, RECORDS, TRACES.c.seq == RECORDS.c.seq)
+            .where(TRACES.c.metric == "", TRACES.c.knob == "", TRACES.c.aim.in_(undone))
+            .order_by(TRACES.c.seq)
+        )
+        return {undone[row.aim]: row.run for row in rows}
 
-    def _newest_on(self, connection: Connection, paths: Sequence[Path], most: int) -> set[int]:
-        """The newest records on paths of one weight."""
-        found: set[int] = set()
-        traced = [path for path in paths if not path.phrase]
-        for start in range(0, len(traced), _AT_ONCE):
-            values: dict[str, object] = {"most": most}
-            branches = []
-            for place, path in enumerate(traced[start : start + _AT_ONCE]):
-                wanted = {**path.trace._asdict(), **({} if path.worker is None else {"worker": path.worker})}
-                where = " AND ".join(f"{name} = :{name}{place}" for name in wanted)
-                values |= {f"{name}{place}": value for name, value in wanted.items()}
-                branches.append(
-                    # The names are our columns'; every value is bound.
-                    f"SELECT * FROM (SELECT seq FROM traces WHERE {where} ORDER BY seq DESC LIMIT :most) AS t{place}"  # noqa: S608
-                )
-            found |= set(connection.execute(text(" UNION ALL ".join(branches)), values).scalars())
-        dialect = self._database.dialect
-        for path in paths:
+    def _newest_on(self, connection: Connection, paths: Sequence[Path], most: int) -> Iterator[tuple[int, int]]:
+        """The newest records on each of some paths, with the weight of the path."""
+        values: dict[str, object] = {"most": most}
+        branches = []
+        for place, path in enumerate(paths):
             if path.phrase:
-                values = {"phrase": path.phrase, "most": most}
-                question = dialect.find_prose
-                if path.worker is not None:
-                    question, values = dialect.find_prose_of, {**values, "worker": worker_word(path.worker)}
-                found |= set(connection.execute(text(question), values).scalars())
-        return found
+                yield from ((path.weight, seq) for seq in self._speaking(connection, path, most))
+                continue
+            wanted = {**path.trace._asdict(), **({} if path.worker is None else {"worker": path.worker})}
+            where = " AND ".join(f"{name} = :{name}{place}" for name in wanted)
+            values |= {f"{name}{place}": value for name, value in wanted.items()}
+            branches.append(
+                # The names are our columns' and the weight is a number of ours; every value is bound.
+                f"SELECT * FROM (SELECT {int(path.weight)} AS weight, seq FROM traces"  # noqa: S608
+                f" WHERE {where} ORDER BY seq DESC LIMIT :most) AS t{place}"
+            )
+        if branches:
+            rows = connection.execute(text(" UNION ALL ".join(branches)), values)
+            yield from ((row.weight, row.seq) for row in rows)
+
+    def _speaking(self, connection: Connection, path: Path, most: int) -> Sequence[int]:
+        """The newest records whose text holds a path's phrase."""
+        dialect, values = self._database.dialect, {"phrase": path.phrase, "most": most}
+        if path.worker is None:
+            return connection.execute(text(dialect.find_prose), values).scalars().all()
+        values["worker"] = worker_word(path.worker)
+        return connection.execute(text(dialect.find_prose_of), values).scalars().all()
 
 
-def index_traces(connection: Connection, record: Record, add_prose: str) -> None:
-    """Index a record in the transaction that appends it."""
-    rows = [{**trace._asdict(), "worker": record.worker, "seq": record.seq} for trace in sorted(traces_of(record))]
+def index_traces(connection: Connection, records: Iterable[Record], add_prose: str) -> None:
+    """Index records in the transaction that appends them."""
+    records = tuple(records)
+    rows = [
+        {**trace._asdict(), "worker": record.worker, "seq": record.seq}
+        for record in records
+        for trace in sorted(traces_of(record))
+    ]
     if rows:
         connection.execute(
             text("INSERT INTO traces (metric, knob, aim, worker, seq) VALUES (:metric, :knob, :aim, :worker, :seq)"),
             rows,
         )
-    words = prose_of(record)
-    if words:
-        connection.execute(text(add_prose), {"seq": record.seq, "words": words})
+    said = [{"seq": record.seq, "words": words} for record in records if (words := prose_of(record))]
+    if said:
+        connection.execute(text(add_prose), said)

@@ -160,10 +160,10 @@ def test_a_roll_back_that_was_not_kept_took_nothing_back(store: Store, nouns: An
     undo = nouns.change("cuda-graph-max-bs", "64", "32").model_copy(update={"undoes": "r-1", "operation": "roll_back"})
     no = Verdict(decision="rejected", state="untouched", why="not today")
     store.append(nouns.record("r-2", change=undo, verdict=no))
-    assert store.taken_back_by("r-1") is None
+    assert store.taken_back_by(["r-1"]) == {}
     assert "Taken back" not in _ask(change, store, catalogue)["r-1"].what
     store.append(nouns.record("r-3", change=undo))
-    assert store.taken_back_by("r-1") == "r-3"
+    assert store.taken_back_by(["r-1", "r-2"]) == {"r-1": "r-3"}
     assert "Taken back later by r-3" in _ask(change, store, catalogue)["r-1"].what
 
 
