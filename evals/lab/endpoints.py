@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from random import Random
-from typing import Any
 
 from aiohttp import web
 
@@ -17,6 +16,7 @@ from evals.lab.ask import Ask
 from evals.lab.bodies import answer, error, read
 from evals.lab.clock import Clock
 from evals.lab.conversation import Conversation
+from evals.lab.loads import document, exposition, load_of, wanted
 from evals.lab.log import Log
 from evals.lab.memory import Allocation, context_length
 from evals.lab.metrics import Metrics
@@ -26,6 +26,9 @@ from evals.lab.specimen import Specimen
 
 HEALTH_TIMEOUT = 20.0
 """Seconds of life after which a health check gives up (`SGLANG_HEALTH_CHECK_TIMEOUT`)."""
+_NO = {"0", "false", "no", "off", "n"}
+_OPEN = ("/health", "/metrics")
+"""Beginnings of the paths that no key is needed for."""
 _FLUSHED = (
     "Cache flushed.\nPlease check backend logs for more details."
     " (When there are running or waiting requests, the operation will not be performed.)\n"
@@ -46,6 +49,7 @@ class Endpoints:
         log: Where access lines go.
         metrics: Where figures go.
         chance: Source of ids.
+        environ: The server's environment: how health is checked.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class Endpoints:
         log: Log,
         metrics: Metrics,
         chance: Random,
+        environ: Mapping[str, str],
     ) -> None:
         self.status = "Starting"
         """`Starting`, `Up` or `UnHealthy`, as the engine names it."""
@@ -77,6 +82,8 @@ class Endpoints:
         self._context = context_length(launch.arguments, specimen)
         self._model = launch.arguments["served_model_name"]
         self._born = int(time.time())
+        self._generates = environ.get("SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION", "true").lower() not in _NO
+        self._patience = float(environ.get("SGLANG_HEALTH_CHECK_TIMEOUT") or HEALTH_TIMEOUT)
 
     def application(self) -> web.Application:
         """The routes, with the engine's access log and error shapes around them."""
@@ -91,6 +98,7 @@ class Endpoints:
             "/get_server_info": self._deprecated(self.server_info, "/get_server_info", "/server_info"),
             "/v1/models": self.models,
             "/v1/loads": self.loads,
+            "/get_load": self._deprecated(self.load, "/get_load", "/v1/loads"),
             "/flush_cache": self.flush_cache,
             "/ping": self.ping,
         }
@@ -102,6 +110,8 @@ class Endpoints:
             "/generate": self.answers.generate,
             "/abort_request": self.abort_request,
             "/flush_cache": self.flush_cache,
+            "/pause_generation": self.pause,
+            "/continue_generation": self.go_on,
         }
         for path, handler in get.items():
             made.router.add_get(path, handler, allow_head=False)
@@ -113,6 +123,9 @@ class Endpoints:
     async def _shape(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Count requests, and give errors the engine's shape."""
         method, endpoint = request.method, request.path
+        key = self._launch.arguments["api_key"]
+        if key and not endpoint.startswith(_OPEN) and request.headers.get("Authorization") != f"Bearer {key}":
+            return answer({"error": "Unauthorized"}, status=401)
         self._metrics.add("http_requests_total", method=method, endpoint=endpoint)
         self._metrics.add("http_requests_active", method=method, endpoint=endpoint)
         try:
@@ -163,6 +176,8 @@ class Endpoints:
         """Generate a token and see whether anything leaves the loop, as the engine does on both paths."""
         if self.status == "Starting" or self.leaving:
             return web.Response(status=503)
+        if not self._generates and request.path == "/health":
+            return web.Response()
         asked, asked_clock = self._clock.now(), time.strftime("%H:%M:%S")
         ask = None
         if self._scheduler.idle:
@@ -170,11 +185,11 @@ class Endpoints:
             said = Reply((Token("text", "."),), None, "")
             ask = Ask(f"HEALTH_CHECK_{time.time()}", conversation, said, most=1, own=True)
             self._scheduler.submit(ask)
-        while self._clock.now() < asked + HEALTH_TIMEOUT:
+        while self._clock.now() < asked + self._patience:
             await asyncio.sleep(self._clock.wall(1.0))
             # A loop that answered within the timeout counts as answering: what sits in the detokenizer is not seen.
             heard = self._scheduler.heard
-            if self._scheduler.pretends or heard > asked or self._clock.now() - heard < HEALTH_TIMEOUT:
+            if self._scheduler.pretends or heard > asked or self._clock.now() - heard < self._patience:
                 self.status = "Up"
                 return web.Response()
         if ask is not None:
@@ -182,7 +197,7 @@ class Endpoints:
         silent = self._clock.wall(self._clock.now() - self._scheduler.heard)
         last = time.strftime("%H:%M:%S", time.localtime(time.time() - silent))
         self._log.server(
-            "Health check failed. Server couldn't get a response from detokenizer for last 20 seconds."
+            f"Health check failed. Server couldn't get a response from detokenizer for last {self._patience:g} seconds."
             f" tic start time: {asked_clock}. last_heartbeat time: {last}"
         )
         self.status = "UnHealthy"
@@ -260,37 +275,25 @@ class Endpoints:
 
     async def loads(self, request: web.Request) -> web.Response:
         """How busy the loop is right now."""
-        wanted = set(request.query.get("include", "core").split(","))
-        used, total = self._scheduler.used, self._allocation.tokens
-        load: dict[str, Any] = {
-            "dp_rank": 0,
-            "num_running_reqs": len(self._scheduler.running),
-            "num_waiting_reqs": len(self._scheduler.waiting),
-            "num_waiting_uncached_tokens": sum(ask.conversation.length for ask in self._scheduler.waiting),
-            "num_used_tokens": used,
-            "num_total_tokens": used + sum(ask.conversation.length for ask in self._scheduler.waiting),
-            "max_total_num_tokens": total,
-            "token_usage": round(used / total, 4),
-            "gen_throughput": round(self._scheduler.reports.throughput, 2),
-            "max_running_requests": self._allocation.requests,
-        }
-        if wanted & {"memory", "all"}:
-            memory = self._memory()
-            load["memory"] = {
-                "weight_gb": memory["weight"],
-                "kv_cache_gb": memory["kvcache"],
-                "graph_gb": memory["graph"],
-                "token_capacity": total,
-            }
-        if wanted & {"queues", "all"}:
-            load["queues"] = {"waiting": len(self._scheduler.waiting), "grammar": 0, "paused": 0, "retracted": 0}
+        sections = wanted(request.query.get("include", "core"))
+        shape = request.query.get("format", "json")
+        if shape not in {"json", "prometheus"}:
+            raise ValueError(f"Invalid format: {shape}. Valid: json, prometheus")
+        if request.query.get("dp_rank", "0") != "0":
+            raise ValueError(f"dp_rank={request.query['dp_rank']} not found")
+        mode = self._launch.arguments["disaggregation_mode"]
+        load = load_of(self._scheduler, self._memory(), self._allocation.requests, sections, mode)
+        if shape == "prometheus":
+            return web.Response(text=exposition(load))
+        return answer(document(load, self._launch.dialect.version))
+
+    async def load(self, request: web.Request) -> web.Response:
+        """The deprecated short form."""
+        tokens = self._scheduler.used
+        waiting = len(self._scheduler.waiting)
+        running = len(self._scheduler.running)
         return answer(
-            {
-                "timestamp": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
-                "version": self._launch.dialect.version,
-                "dp_rank_count": 1,
-                "loads": [load],
-            }
+            [{"dp_rank": 0, "num_reqs": running + waiting, "num_waiting_reqs": waiting, "num_tokens": tokens}]
         )
 
     async def metrics(self, request: web.Request) -> web.Response:
@@ -318,3 +321,16 @@ class Endpoints:
             for ask in self._scheduler.find("" if body.get("abort_all") else prefix):
                 self._scheduler.abort(ask)
         return web.Response()
+
+    async def pause(self, request: web.Request) -> web.Response:
+        """Stop after the pass in flight: taking requests back, or leaving them where they are."""
+        mode = str((await read(request)).get("mode") or "abort") if request.can_read_body else "abort"
+        if mode not in {"abort", "in_place", "retract"}:
+            raise ValueError(f"Invalid mode: {mode}. Valid: abort, in_place, retract")
+        self._scheduler.pause(mode)
+        return answer({"message": "Generation paused successfully.", "status": "ok"})
+
+    async def go_on(self, request: web.Request) -> web.Response:
+        """Go on after a pause."""
+        self._scheduler.go_on()
+        return answer({"message": "Generation continued successfully.", "status": "ok"})

@@ -13,18 +13,20 @@ class Log:
 
     Args:
         ranks: Number of ranks; with more than one, lines of a rank carry it.
+        milliseconds: Times have milliseconds (`SGLANG_LOG_MS`).
     """
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, *, milliseconds: bool = False) -> None:
         self._ranks = ranks
+        self._milliseconds = milliseconds
 
     def server(self, message: str) -> None:
         """A line of the HTTP server's process."""
-        self._print(f"[{_stamp()}] {message}")
+        self._print(f"[{self._stamp()}] {message}")
 
     def rank(self, message: str, rank: int = 0) -> None:
         """A line of one rank's process."""
-        self._print(f"[{_stamp()} TP{rank}] {message}" if self._ranks > 1 else f"[{_stamp()}] {message}")
+        self._print(f"[{self._stamp()} TP{rank}] {message}" if self._ranks > 1 else f"[{self._stamp()}] {message}")
 
     def ranks(self, message: str) -> None:
         """The same line of every rank."""
@@ -35,13 +37,14 @@ class Log:
         """Text without a time: progress bars, warnings, tracebacks of other libraries."""
         self._print(text)
 
+    def _stamp(self) -> str:
+        now = time.time()
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
+        return f"{stamp}.{int(now % 1 * 1000):03d}" if self._milliseconds else stamp
+
     def _print(self, text: str) -> None:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
-
-
-def _stamp() -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S")
 
 
 def progress(words: str, done: int, total: int, seconds: float) -> str:

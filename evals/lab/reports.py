@@ -73,10 +73,20 @@ class SglangReports:
         clock: Serving clock.
         log: Where lines go.
         metrics: Where figures go.
+        numbered: Lines carry the number of the pass (`SGLANG_LOG_FORWARD_ITERS`).
     """
 
     def __init__(
-        self, tokens: int, interval: int, ratio: float, specimen: Specimen, clock: Clock, log: Log, metrics: Metrics
+        self,
+        tokens: int,
+        interval: int,
+        ratio: float,
+        specimen: Specimen,
+        clock: Clock,
+        log: Log,
+        metrics: Metrics,
+        *,
+        numbered: bool = False,
     ) -> None:
         self.throughput = 0.0
         self._tokens = tokens
@@ -86,6 +96,8 @@ class SglangReports:
         self._clock = clock
         self._log = log
         self._metrics = metrics
+        self._numbered = numbered
+        self._passes = 0
         self._iterations = 0
         self._since = 0
         self._since_time = clock.now()
@@ -94,8 +106,9 @@ class SglangReports:
     def prefilled(self, batch: Sequence[Ask], fresh: int, cached: int, before: int, load: Load) -> None:
         """The line of each prefill batch, and a refresh of the gauges."""
         now = self._clock.now()
+        self._passes += 1
         self._log.rank(
-            f"Prefill batch, #new-seq: {len(batch)}, #new-token: {fresh}, #cached-token: {cached},"
+            f"Prefill batch{self._number()}, #new-seq: {len(batch)}, #new-token: {fresh}, #cached-token: {cached},"
             f" {self._usage(load, counts=False)}, #running-req: {before}, #queue-req: {load.waiting},"
             f" #pending-token: 0, cuda graph: False, input throughput (token/s):"
             f" {fresh / max(self._clock.wall(now - self._last_prefill), 1e-6):.2f}"
@@ -114,6 +127,7 @@ class SglangReports:
         """Counters of each step; every so many steps the line, and the refresh that comes with it."""
         self._metrics.add("cuda_graph_passes_total", mode="decode_cuda_graph" if captured else "decode_none")
         self._metrics.observe("inter_token_latency_seconds", self._clock.wall(seconds), batch)
+        self._passes += 1
         self._iterations += 1
         if self._iterations % self._interval:
             return
@@ -122,8 +136,8 @@ class SglangReports:
         self._metrics.add("realtime_tokens_total", self._since, mode="decode")
         self._since, self._since_time = 0, self._clock.now()
         self._log.rank(
-            f"Decode batch, #running-req: {batch}, {self._usage(load, counts=True)}, cuda graph: {captured},"
-            f" gen throughput (token/s): {self.throughput:.2f}, #queue-req: {load.waiting}"
+            f"Decode batch{self._number()}, #running-req: {batch}, {self._usage(load, counts=True)},"
+            f" cuda graph: {captured}, gen throughput (token/s): {self.throughput:.2f}, #queue-req: {load.waiting}"
         )
         self._gauges(load)
 
@@ -170,6 +184,9 @@ class SglangReports:
             "Cache not flushed because there are pending requests."
             f" #queue-req: {load.waiting}, #running-req: {load.running}"
         )
+
+    def _number(self) -> str:
+        return f" [{self._passes}]" if self._numbered else ""
 
     def _usage(self, load: Load, *, counts: bool) -> str:
         """How full the pools are: two for a hybrid model, whose lines say both, else one."""

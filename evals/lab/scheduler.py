@@ -120,6 +120,8 @@ class Scheduler:
         self._computing = 0
         self._spinning = False
         self._wake = asyncio.Event()
+        self.paused = False
+        """Nothing is generated until somebody lets it go on."""
         self._prefixes: OrderedDict[str, int] = OrderedDict()
 
     def submit(self, ask: Ask) -> None:
@@ -189,6 +191,22 @@ class Scheduler:
             self._prefixes.clear()
         return done
 
+    def pause(self, mode: str) -> None:
+        """Stop after the pass in flight: `abort` takes requests back, `retract` queues them, `in_place` leaves them."""
+        if mode == "abort":
+            for ask in self.find(""):
+                self.abort(ask)
+        elif mode == "retract":
+            self.waiting.extendleft(reversed(self.running))
+            self.running = []
+        self.paused = mode != "abort"
+        self._wake.set()
+
+    def go_on(self) -> None:
+        """Go on after a pause."""
+        self.paused = False
+        self._wake.set()
+
     async def run(self) -> None:
         """Serve for ever.
 
@@ -199,6 +217,11 @@ class Scheduler:
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
+            if self.paused:
+                self._wake.clear()
+                await self._wake.wait()
+                due = loop.time()
+                continue
             if self.idle:
                 await self._rest()
                 self._pace.next_run()

@@ -5,7 +5,7 @@ Figures in the lines are life's (`elapsed=27.31 s`); the time in front of a line
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
@@ -202,7 +202,7 @@ def _load(launch: Launch, specimen: Specimen, walk: Walk, log: Log, chance: Rand
             "Using FP8 KV cache but no scaling factors provided. Defaulting to scaling factors of 1.0."
             " This may lead to less accurate results!"
         )
-    for line in more_said:
+    for line in (*more_said, *_cut(launch.arguments, allocation)):
         log.rank(line)
     walk.on(_POOLS)
     _pools(specimen, allocation, str(launch.arguments["kv_cache_dtype"]), log)
@@ -211,6 +211,22 @@ def _load(launch: Launch, specimen: Specimen, walk: Walk, log: Log, chance: Rand
     if allocation.after_pool < specimen.cards.workspace:
         raise no_workspace(allocation.after_pool, specimen)
     return allocation
+
+
+def _cut(arguments: Mapping[str, Any], allocation: Allocation) -> Iterator[str]:
+    """Wishes that the KV pool does not grant."""
+    tokens, requests = arguments["max_total_tokens"], arguments["max_running_requests"]
+    if tokens and allocation.tokens < int(tokens) // arguments["page_size"] * arguments["page_size"]:
+        yield (
+            f"max_total_tokens={tokens} is larger than the profiled value {allocation.tokens}."
+            " Use the profiled value instead."
+        )
+    asked = requests // arguments["dp_size"] if requests else 0
+    if asked and allocation.tokens // 2 < asked:
+        yield (
+            f"max_running_requests was reduced from the requested {asked} to {allocation.requests} (per dp worker) due"
+            " to the available KV cache capacity."
+        )
 
 
 def _shards(specimen: Specimen, walk: Walk, log: Log) -> float:

@@ -72,7 +72,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path, program:
     turned = faults.turn(values, early)
     environ = faults.felt(environ, early)
     launch, obeyed = _resolved(turned, specimen, chance.getrandbits(30), faults, early, dialect)
-    log = Log(launch.arguments["tp_size"])
+    log = Log(launch.arguments["tp_size"], milliseconds=_switched(environ, "SGLANG_LOG_MS"))
     noise = Noise(nature.boot_noise, nature.run_noise)
     overlap = not launch.arguments["disable_overlap_schedule"]
     kernels = Kernels(private.Shelf(ground), specimen, cold=nature.cold)
@@ -111,11 +111,12 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path, program:
 
     def schedule() -> Scheduler:
         tokens, interval = started.allocation.tokens, launch.arguments["decode_log_interval"]
-        reports = SglangReports(tokens, interval, ADMISSION_RATIO, specimen, serving, log, metrics)
+        numbered = _switched(environ, "SGLANG_LOG_FORWARD_ITERS")
+        reports = SglangReports(tokens, interval, ADMISSION_RATIO, specimen, serving, log, metrics, numbered=numbered)
         return Scheduler(_limits(obeyed, started), pace, faults, specimen, serving, reports, books, model)
 
     seed = Random(chance.random())
-    asyncio.run(_serve(launch, started, specimen, schedule, side, serving, log, metrics, seed, faults, books))
+    asyncio.run(_serve(launch, started, specimen, schedule, side, serving, log, metrics, seed, faults, books, environ))
 
 
 def _parsed(argv: Sequence[str], absent: frozenset[str], dialect: Dialect) -> dict[str, Any]:
@@ -146,6 +147,11 @@ def _resolved(
     except ValueError:
         traceback.print_exc()
         raise SystemExit(1) from None
+
+
+def _switched(environ: Mapping[str, str], name: str) -> bool:
+    """Whether a variable that is off by default is on."""
+    return environ.get(name, "").lower() in {"1", "true", "yes", "on", "y"}
 
 
 def _come_up(go: Callable[[], Started], clock: Clock, log: Log, books: Books) -> Started:
@@ -222,12 +228,14 @@ async def _serve(
     chance: Random,
     faults: Faults,
     books: Books,
+    environ: Mapping[str, str],
 ) -> None:
     """Open the port, warm up, and serve until a signal or a failure ends it."""
     scheduler = schedule()
     endpoints = Endpoints(
-        launch, started.allocation, started.graphs, specimen, scheduler, clock, log, metrics, Random(chance.random())
-    )
+        launch, started.allocation, started.graphs, specimen, scheduler, clock, log, metrics,
+        Random(chance.random()), environ,
+    )  # fmt: skip
     _first_gauges(launch, started, specimen, metrics)
     leaving = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leaving.set)
