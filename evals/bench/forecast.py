@@ -32,6 +32,8 @@ FLOOR_GB = 6.0
 """Floor of free memory, as the shipped policy has it."""
 WIDEST_GB = 1.0
 """How wide the forecast of free memory may be where the largest graph is all that changes."""
+WIDEST_UP_TO = 96
+"""The largest graph for which that holds."""
 
 
 class Trial(NamedTuple):
@@ -44,7 +46,7 @@ class Trial(NamedTuple):
     history: int
     """How many further starts it had."""
     covered: Mapping[str, bool]
-    """For each figure that was measured, whether its interval holds it."""
+    """For each figure that was measured and forecast, whether its interval holds it."""
     width_gb: float
     """Width of the interval of free memory."""
     fits: str
@@ -85,6 +87,7 @@ _STATED = frozenset(
         "cuda-graph-backend-decode",
         "cuda-graph-backend-prefill",
         "cuda-graph-max-bs-prefill",
+        "cuda-graph-bs-prefill",
         "cuda-graph-config",
         "mem-fraction-static",
         "max-running-requests",
@@ -144,9 +147,9 @@ def _trial(source: str, target: str, asked: tuple[str, ...], history: int, made:
         "capture seconds": None if capture is None else capture.seconds,
     }
     covered = {
-        name: name in rows and rows[name].low <= value <= rows[name].high
+        name: rows[name].low <= value <= rows[name].high
         for name, value in measured.items()
-        if value is not None
+        if value is not None and name in rows
     }
     free = made.free_after_capture
     return Trial(source, target, history, covered, 0.0 if free is None else free.high - free.low, made.fits, asked)
@@ -217,7 +220,9 @@ def _print_trials(found: Sequence[Trial], recorded: Mapping[str, StartupFacts]) 
             f"{trial.width_gb:9.2f}  {trial.fits}"
         )
         died = recorded[trial.target].cause is not None
-        too_wide = trial.asked == ("cuda-graph-max-bs",) and trial.width_gb > WIDEST_GB
+        capture = recorded[trial.target].decode_capture
+        plain = trial.asked == ("cuda-graph-max-bs",) and capture is not None and max(capture.sizes) <= WIDEST_UP_TO
+        too_wide = plain and trial.width_gb > WIDEST_GB
         missed = not trial.covered.get("free after capture", True)
         failed = failed or missed or too_wide or (died and trial.fits == "fits")
     hits = [hit for trial in found for hit in trial.covered.values()]

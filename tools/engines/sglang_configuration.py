@@ -12,6 +12,8 @@ from tools.engines.sglang_capture import Span, capture_list
 
 _DEFAULT_RESERVED_MIB: Final = 10240.0
 """GPUs above 60 GiB keep at least this much out of the memory fraction (0.5.14 server_args.py:3276-3320)."""
+_CONTEXT_GB: Final = (0.5, 2.0)
+"""GB that CUDA and the process groups hold before the weights; recorded 1.27 on one H200."""
 _LATENT: Final = ("DeepseekV2", "DeepseekV3", "Deepseek3", "Kimi", "GlmMoeDsa", "LongcatFlash")
 """Beginnings of the architectures that are known here to have a latent KV cache."""
 
@@ -160,18 +162,11 @@ def changed(  # noqa: C901, PLR0912 - one branch a knob
         kv_tokens: Tokens of the KV pool, half of which limit the running requests.
         gpu_gb: Memory of the GPU, GB, from which the engine chooses what nobody states; None: not known.
     """
-    update: dict[str, object] = {}
+    update: dict[str, object] = _range(before, change, gpu_gb)
     for name, value in change.items():
         number = _whole(value)
         on = value is not None
         match name:
-            case "cuda-graph-max-bs" if number is not None:
-                update |= {"max_bs": number, "explicit_sizes": ()}
-            case "cuda-graph-max-bs":
-                update["max_bs"] = None if gpu_gb is None else default_max_bs(gpu_gb, before.tensor_parallel)
-            case "cuda-graph-bs":
-                given = sizes_in(value or "")
-                update |= {"explicit_sizes": given, "max_bs": max(given, default=before.max_bs)}
             case "disable-cuda-graph":
                 update["decode_captured"] = not on
                 if "cuda-graph-backend-prefill" not in change:
@@ -210,6 +205,18 @@ def changed(  # noqa: C901, PLR0912 - one branch a knob
     return before.model_copy(update=update)
 
 
+def _range(before: Configuration, change: Mapping[str, str | None], gpu_gb: float | None) -> dict[str, object]:
+    """The captured range: a list goes before a largest size, and without either the engine chooses by the GPU."""
+    if not change.keys() & {"cuda-graph-max-bs", "cuda-graph-bs"}:
+        return {}
+    listed = sizes_in(change["cuda-graph-bs"] or "") if "cuda-graph-bs" in change else before.explicit_sizes
+    if listed:
+        return {"explicit_sizes": listed, "max_bs": max(listed)}
+    chosen = None if gpu_gb is None else default_max_bs(gpu_gb, before.tensor_parallel)
+    largest = _whole(change.get("cuda-graph-max-bs"))
+    return {"explicit_sizes": (), "max_bs": largest if largest is not None else chosen}
+
+
 def fraction_after(
     before: Configuration, after: Configuration, *, free_before_weights_gb: float | None, stated: Collection[str] | None
 ) -> Span | None:
@@ -221,8 +228,10 @@ def fraction_after(
         free_before_weights_gb: Free GPU memory before the weights.
         stated: Names of the knobs that the launch states; None: not known, which makes an interval of both cases.
     """
-    if before.memory_fraction is None or after.memory_fraction is None:
+    if before.memory_fraction is None:
         return None
+    if after.memory_fraction is None:
+        return None if free_before_weights_gb is None else default_fraction(after, free_before_weights_gb)
     if after.memory_fraction != before.memory_fraction:
         return Span(after.memory_fraction, after.memory_fraction)
     as_is = Span(before.memory_fraction, before.memory_fraction)
@@ -239,6 +248,16 @@ def fraction_after(
     if stated is None:
         low, high = min(low, as_is.low), max(high, as_is.high)
     return Span(max(low, 0.0), min(high, 1.0))
+
+
+def default_fraction(configuration: Configuration, free_before_weights_gb: float) -> Span:
+    """The memory fraction that the engine chooses where the launch states none; between GPUs of about that memory."""
+    ends = []
+    for held in _CONTEXT_GB:
+        total_mib = (free_before_weights_gb + held) * 1024
+        least = _DEFAULT_RESERVED_MIB if total_mib > 60 * 1024 else 0.0
+        ends.append(1 - max(reserved_mib(configuration), least) / total_mib)
+    return Span(max(0.0, round(min(ends) - 0.0005, 3)), min(1.0, round(max(ends) + 0.0005, 3)))
 
 
 def reserved_mib(configuration: Configuration) -> float:

@@ -114,8 +114,11 @@ def forecast(
     index = _index_growth(before, after)
     prefill_now, prefill_then = prefill_graphs(facts, peers, before, after, shape)
     pools = _pools(facts, before, after, stated)
+    hidden = pools is None
+    if pools is None or unknown:
+        pools = _Pools(None, None, Span(0.0, 0.0))
     need = prefill_need(facts, history, after, shape)
-    free = None if unknown else _free(facts, pools, prefill_now, prefill_then, cost, streams, indexer, index)
+    free = None if unknown or hidden else _free(facts, pools, prefill_now, prefill_then, cost, streams, indexer, index)
     restart = restart_seconds(facts, start_seconds, [prefill_seconds(facts, after), cost.seconds])
     rows = forecast_rows(
         facts,
@@ -146,31 +149,52 @@ def _is_modelled(name: str) -> bool:
     return name in _MODELLED or (knob is not None and knob.subsystem in _NO_MEMORY)
 
 
-def _pools(facts: StartupFacts, before: Configuration, after: Configuration, stated: Collection[str] | None) -> _Pools:
+def _profiled(facts: StartupFacts, before: Configuration) -> tuple[float | None, str]:
+    """GB of the pool that memory allows as it is now, and what that rests on; None: a limit hides it.
+
+    Where max-total-tokens keeps the pool smaller, memory is what the weights left, less the share that is kept free.
+    """
+    assert facts.kv_gb is not None
+    limit = before.max_total_tokens
+    if limit is None or facts.kv_tokens is None or facts.kv_tokens < 0.98 * limit:
+        return facts.kv_gb, f"{facts.kv_gb:.2f} GB measured at the last start"
+    at_first, left, fraction = facts.free_before_weights_gb, facts.free_after_weights_gb, before.memory_fraction
+    if at_first is None or left is None or fraction is None:
+        return None, ""
+    allowed = left - at_first * (1 - fraction)
+    return allowed, f"{allowed:.2f} GB that the weights left inside of the memory fraction, which max-total-tokens cut"
+
+
+def _pools(
+    facts: StartupFacts, before: Configuration, after: Configuration, stated: Collection[str] | None
+) -> _Pools | None:
     table_now, table_then = before.request_table_gb, after.request_table_gb
     shrink_table = 0.0 if table_now is None or table_then is None else table_then - table_now
     if facts.kv_gb is None:
         return _Pools(None, None, Span(shrink_table, shrink_table))
     fraction = fraction_after(before, after, free_before_weights_gb=facts.free_before_weights_gb, stated=stated)
+    base, basis = _profiled(facts, before)
+    removed = before.memory_fraction is not None and after.memory_fraction is None
+    if base is None or (fraction is None and removed):
+        return None
     if fraction is None or facts.free_before_weights_gb is None or before.memory_fraction is None:
         grown = Span(0.0, 0.0)
-        basis = f"{facts.kv_gb:.2f} GB measured at the last start; the memory fraction is not known"
+        basis += "; the memory fraction is not known"
     else:
         step = facts.free_before_weights_gb
         grown = Span((fraction.low - before.memory_fraction) * step, (fraction.high - before.memory_fraction) * step)
-        basis = f"{facts.kv_gb:.2f} GB measured at the last start"
         if grown != Span(0.0, 0.0):
             basis += (
                 f", {grown.low:+.2f} to {grown.high:+.2f} GB by the move of the memory fraction "
                 f"(x {step:.2f} GB free before the weights)"
             )
     per_token = facts.kv_gb / facts.kv_tokens if facts.kv_tokens else None
-    pool = Span(max(0.0, facts.kv_gb + grown.low), max(0.0, facts.kv_gb + grown.high))
+    pool = Span(max(0.0, base + grown.low), max(0.0, base + grown.high))
     if after.max_total_tokens is not None and per_token is not None:
         limit = after.max_total_tokens * per_token
         pool = Span(min(pool.low, limit), min(pool.high, limit))
         basis += f", at most {after.max_total_tokens:,} tokens as max-total-tokens says"
-    moved = REPEAT_GB if grown != Span(0.0, 0.0) else 0.0
+    moved = REPEAT_GB if grown != Span(0.0, 0.0) or base != facts.kv_gb else 0.0
     low, high = outward(Span(max(0.0, pool.low - moved), pool.high + moved))
     tokens = None if per_token is None or per_token <= 0 else Span(pool.low / per_token, pool.high / per_token)
     return _Pools(

@@ -365,3 +365,49 @@ def test_a_config_that_says_nothing_useful_is_no_shape(text):
 
     assert shape is None or shape.activation_bytes is None
     assert forecast(facts=facts_of("q_bs32"), change=TO_96, floor_gb=6.0, shape=shape).fits == "fits"
+
+
+def test_a_memory_fraction_that_is_taken_out_becomes_the_engines_own():
+    """From 0.99 back to what it chooses for this GPU, which the other starts have: the pool shrinks by 11 to 12 GB."""
+    change = {"mem-fraction-static": None, "cuda-graph-max-bs": "96"}
+    then = facts_of("q_bs96_overlap")
+
+    found = forecast(facts=facts_of("q_oom_mf99"), change=change, floor_gb=6.0)
+
+    assert covers(found.free_after_capture, then.free_after_capture_gb)
+    assert covers(row(found, "KV pool"), then.kv_gb)
+    assert found.free_after_capture.high - found.free_after_capture.low <= 1.0
+
+
+def test_a_limit_on_the_pool_that_is_taken_out_gives_the_pool_what_memory_allows():
+    """The measured pool was the limit's; what the weights leave inside of the memory fraction is the engine's."""
+    full = facts_of("q_bs32")
+    cut = full.model_copy(
+        update={
+            "settings": {**full.settings, "max_total_tokens": "100000"},
+            "kv_tokens": 100_000,
+            "kv_gb": 13.73,
+            "free_after_capture_gb": full.free_after_capture_gb + 97.03,
+        }
+    )
+
+    found = forecast(facts=cut, change={"max-total-tokens": None}, floor_gb=6.0, stated={"mem-fraction-static"})
+
+    assert covers(row(found, "KV pool"), full.kv_gb)
+    assert row(found, "KV pool").high - row(found, "KV pool").low <= 0.2
+    assert covers(found.free_after_capture, full.free_after_capture_gb)
+    unknown = cut.model_copy(update={"free_after_weights_gb": None})
+    assert forecast(facts=unknown, change={"max-total-tokens": None}, floor_gb=6.0).fits == "unsure"
+
+
+def test_a_list_of_sizes_goes_before_a_largest_size():
+    """Given both, the list counts; without either, the engine chooses by the GPU."""
+    facts = facts_of("q_bs32")
+
+    def largest(change):
+        return row(forecast(facts=facts, change=change, floor_gb=6.0), "captured sizes").basis
+
+    assert "up to 50" in largest({"cuda-graph-max-bs": "96", "cuda-graph-bs": "1 2 4 50"})
+    assert "up to 50" in largest({"cuda-graph-bs": "1 2 4 50", "cuda-graph-max-bs": "96"})
+    assert "up to 96" in largest({"cuda-graph-bs": None, "cuda-graph-max-bs": "96"})
+    assert "up to 256" in largest({"cuda-graph-max-bs": None, "cuda-graph-bs": None})
