@@ -22,11 +22,13 @@ from itertools import islice
 from statistics import quantiles
 from typing import NamedTuple
 
-from agent.domain import Change, Evidence, Finding, Knob, Reading, Record, Request, Setting, Verdict
+from agent.domain import Change, Evidence, Finding, Knob, Precedent, Reading, Record, Request, Setting, Verdict
 from agent.reasoning.prompt import precedents_told
 from evals.bench.power_cut import in_a_file, on_a_server
 from memory.backends import open_store
-from memory.incidents import incidents
+from memory.incidents import Incident, incidents
+from memory.precedents import precedents_for
+from memory.store import Store
 from memory.told import CHECK_OF
 from tools.engines.catalogue import knobs
 
@@ -109,6 +111,21 @@ def measured(name: str, location: str, *, records: int, asked: int, seed: int) -
     cuts, mean = quantiles(times, n=100), sum(counts) / len(counts)
     p95_cpu = quantiles(busy, n=100)[94]
     return Row(name, records, filled, asked, cuts[49], cuts[94], max(times), p95_cpu, mean, longest)
+
+
+def ask(
+    store: Store, change: Change, version: str, catalogue: Sequence[Knob], known: Sequence[Incident]
+) -> tuple[Precedent, ...]:
+    """Ask for precedents as a run does."""
+    return precedents_for(
+        change,
+        knobs=catalogue,
+        history=store,
+        incidents=known,
+        engine="sglang",
+        version=version,
+        settings_in_force={"cuda-graph-max-bs": "32", "SGLANG_OPT_USE_MULTI_STREAM_OVERLAP": "0"},
+    )
 
 
 class Past:
