@@ -108,12 +108,16 @@ class JournalLog:
         return found[1].decode() if found else None
 
     def tail(self, window: int, *, after: str = "") -> Tail | None:
-        """The unit's newest lines after the mark."""
+        """The unit's newest lines, or all of them after the mark.
+
+        After a cursor journalctl counts lines from there on and not from the end, so that all are asked for: a mark is
+        as old as the run that made it.
+        """
         lines = max(1, window // BYTES_PER_LINE)
-        since = [f"--after-cursor={after}"] if after else []
-        how_many = f"--lines={lines if lines < MOST_LINES else 'all'}"
-        done = _answer(self._host, [*self._ask, *self._which, *since, how_many], READ_SECONDS)
-        return Tail(done.stdout, done.stdout.count(b"\n") < lines) if done else None
+        all_of_it = bool(after) or lines > MOST_LINES
+        which = [f"--after-cursor={after}"] if after else [f"--lines={'all' if all_of_it else lines}"]
+        done = _answer(self._host, [*self._ask, *self._which, *which], READ_SECONDS)
+        return Tail(done.stdout, all_of_it or done.stdout.count(b"\n") < lines) if done else None
 
 
 def _answer(host: Host, argv: list[str], limit: float) -> Completed | None:

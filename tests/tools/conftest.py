@@ -92,7 +92,7 @@ class Forge:
 class SeamedHost(LocalHost):
     """The local host, with the helper's test seams set for its next calls, and its cold starts left out."""
 
-    seams: Mapping[str, str] = {}
+    seams: Mapping[str, str] = {"PRUDENT_DETACHED": "1"}
     forge: Forge | None = None
 
     def run(

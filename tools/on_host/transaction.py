@@ -36,7 +36,8 @@ the script is exchanged with), `commands/` (identities of restart commands) and 
 Test seams, without effect unless set: PRUDENT_CRASH_AT=N kills this process with SIGKILL just before its Nth durable
 action (each half of a write, each sync, rename, removal, command, and the answer itself is one), PRUDENT_TRACE=FILE
 lists them there, PRUDENT_PAUSE_AT=ACTION=FILE makes FILE before the first action of that name and goes on once it is
-gone. They do not reach the watchdog and the service.
+gone, PRUDENT_DETACHED=1 leaves the units of the machine that runs the tests alone. They do not reach the watchdog and
+the service.
 """
 
 from __future__ import annotations
@@ -75,7 +76,6 @@ NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 LARGEST_SCRIPT = 4 * 1024 * 1024  # bytes; a launch file is some kilobytes
 SPARE = 64 * 1024  # bytes; every line that an undo can write, many times over
 ENDED = ("none", "committed", "undone", "abandoned")
-SEAMS = ("PRUDENT_CRASH_AT", "PRUDENT_TRACE", "PRUDENT_PAUSE_AT")
 
 
 class Refusal(Exception):
@@ -1349,7 +1349,7 @@ class Service:
 
 def own_manager() -> tuple[str | None, str]:
     """The manager that keeps units of ours beyond a logout, `system` or `user`; None and why: there is none."""
-    if not Path("/run/systemd/system").is_dir():
+    if not Path("/run/systemd/system").is_dir() or os.environ.get("PRUDENT_DETACHED"):
         return None, "this machine does not run systemd"
     if os.geteuid() == 0:
         return "system", ""
@@ -1377,10 +1377,11 @@ def plan_guards(books: Books, service: Mapping[str, Any]) -> Json:
         policy = shown.get("Restart", "no")
         base = Path("/run") if speaker.scope == "system" else runtime_folder()
         folder = base / "systemd" / speaker.scope
-        if policy == "no":
+        drop_in = folder / f"{shown.get('Id', speaker.name)}.d" / "zzz-prudent.conf"
+        if policy == "no" and not drop_in.exists():
             pass
         elif os.access(folder if folder.is_dir() else base, os.W_OK):
-            guards["files"].append(str(folder / f"{shown.get('Id', speaker.name)}.d" / "zzz-prudent.conf"))
+            guards["files"].append(str(drop_in))
         else:
             guards["without"].append(
                 f"Restart={policy} of unit {speaker.name} stays armed: {folder} is not ours to write"
@@ -1514,7 +1515,7 @@ def arm_unit(books: Books, scope: str, words: Sequence[str]) -> bool:
     how = ["--quiet", "--collect", f"--unit={name}", "--property=KillMode=process", f"--{scope}", "--no-ask-password"]
     env = [f"--setenv={key}={value}" for key, value in environment().items() if key != "XDG_RUNTIME_DIR"]
     try:
-        done = said_by(["systemd-run", *how, *env, *words], limit=30, cwd="/")
+        done = said_by(["systemd-run", *how, *env, *(word.replace("$", "$$") for word in words)], limit=30, cwd="/")
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0 and is_armed(books, 30)
@@ -1551,6 +1552,8 @@ def first_thing(books: Books) -> None:
     try:
         if current is not None and books.left("deadline") <= 0:
             put_back(books, current, by="watchdog")
+            # Processes tell their start in ticks: what starts after this has one that is later beyond doubt.
+            time.sleep(2 / os.sysconf("SC_CLK_TCK"))
     except (Refusal, OSError):
         pass  # the whole undo meets it again, and writes it down
     finally:
