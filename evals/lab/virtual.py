@@ -31,6 +31,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO, cast
 
+from evals.lab import private
+from evals.lab.vllm_0_24.worker import main as work_as_vllm
 from evals.lab.worker import main as work
 
 EPOCH = 1_795_000_000.0
@@ -279,7 +281,10 @@ def main(argv: Sequence[str]) -> None:
     clock.replace(time)
     asyncio.set_event_loop_policy(Policy(clock, driver))
     try:
-        work(words, os.environ, Path(ground), program)
+        if private.read(Path(ground)).engine == "vllm":
+            work_as_vllm(words, os.environ, Path(ground))
+        else:
+            work(words, os.environ, Path(ground), program)
     except SystemExit as end:
         os._exit(end.code if isinstance(end.code, int) else 1)
 

@@ -66,7 +66,7 @@ async def _session(wish, number):
         node, attribute = chance.choice(nodes), chance.choice(("rack", "owner"))
         opening = " ".join(said) + " " + filler if turn == 0 else "Go on."
         messages.append({"role": "user", "content": f"{opening} Call set_{attribute} for {node}."})
-        body = {"messages": messages, "tools": TOOLS, "max_tokens": 200, "temperature": 0}
+        body = {"messages": messages, "tools": TOOLS, "max_tokens": 200, "temperature": 0, "model": wish["model"]}
         if wish.get("adapters"):
             body["lora_path"] = f"adapter-{number % wish['adapters']}"
         got = await _post(wish["port"], "/v1/chat/completions", body, wish.get("patience", 60.0))
@@ -88,10 +88,10 @@ async def _session(wish, number):
 async def _text(wish, number):
     """Ask for a text of so many tokens; count it when it came whole."""
     size = wish.get("prompt", 0)
-    prompt = {"input_ids": [number, *range(size)]} if size else {"text": f"{number}: tell me about the scheduler."}
-    sampling = {"max_new_tokens": wish.get("tokens", 64), "ignore_eos": True}
+    prompt = [number, *range(size)] if size else f"{number}: tell me about the scheduler."
+    body = {"prompt": prompt, "max_tokens": wish.get("tokens", 64), "ignore_eos": True, "model": wish["model"]}
     patience = 60.0 if number < wish.get("survivors", 0) else wish.get("patience", 60.0)
-    got = await _post(wish["port"], "/generate", {**prompt, "sampling_params": sampling}, patience)
+    got = await _post(wish["port"], "/v1/completions", body, patience)
     return got is not None and got[0] == 200
 
 

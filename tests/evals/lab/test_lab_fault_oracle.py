@@ -3,6 +3,7 @@
 Every worker here is the real one, to the last line, in a process of its own whose clock jumps; see `evals.lab.virtual`.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -20,10 +21,25 @@ from evals.lab import oracle, private
 from evals.lab.books import lines
 from evals.lab.faults import FAULTS
 
-LOAD = Path(__file__).resolve().parents[2] / "data" / "lab" / "load.py"
+DATA = Path(__file__).resolve().parents[2] / "data" / "lab"
+MODEL = "deepseek-v4-flash"
+VLLM = {
+    "serve": "/models/DeepSeek-V4-Flash-NVFP4",
+    "--served-model-name": MODEL,
+    "--trust-remote-code": None,
+    "--tensor-parallel-size": "4",
+    "--host": "127.0.0.1",
+    "--max-model-len": "262144",
+    "--gpu-memory-utilization": "0.85",
+    "--max-num-seqs": "256",
+    "--max-cudagraph-capture-size": "32",
+    "--no-async-scheduling": None,
+    "--enable-auto-tool-choice": None,
+    "--tool-call-parser": "deepseek_v4",
+}
 WORDS = {
     "--model-path": "/models/DeepSeek-V4-Flash-NVFP4",
-    "--served-model-name": "deepseek-v4-flash",
+    "--served-model-name": MODEL,
     "--trust-remote-code": None,
     "--tp": "4",
     "--host": "127.0.0.1",
@@ -35,29 +51,44 @@ WORDS = {
     "--watchdog-timeout": "3600",
     "--enable-metrics": None,
 }
-HINT = re.compile(
-    r"(?<!de)fault|corrupt|wedge|practice|\blab\b|simulat|fake|mock|scenario|oracle|\bleak", re.IGNORECASE
-)
-ENVIRON = {"SGLANG_OPT_USE_TILELANG_INDEXER": "1", "SGLANG_OPT_USE_MULTI_STREAM_OVERLAP": "0"}
+HINT = re.compile(r"(?<!de)fault|corrupt|wedge|practice|\blab\b|simulat|mock|scenario|oracle|\bleak", re.IGNORECASE)
+ENVIRON = {
+    "sglang": {"SGLANG_OPT_USE_TILELANG_INDEXER": "1", "SGLANG_OPT_USE_MULTI_STREAM_OVERLAP": "0"},
+    "vllm": {"VLLM_DISABLE_SHARED_EXPERTS_STREAM": "1"},
+}
+
+
+KEPT = {name: os.environ[name] for name in ("HOME", "LANG", "PATH", "TZ") if name in os.environ}
+
+
+@pytest.fixture(scope="module")
+def nursery():
+    """The line to a process that forks workers."""
+    ours, theirs = socket.socketpair()
+    process = subprocess.Popen(
+        [sys.executable, str(DATA / "nursery.py"), str(theirs.fileno())],
+        pass_fds=[theirs.fileno()],
+        cwd=Path(__file__).resolve().parents[3],
+        env={**KEPT, "PYTHONHASHSEED": "0", "PYTHONPATH": "."},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    theirs.close()
+    yield ours
+    ours.close()
+    assert process.wait(timeout=60) == 0
 
 
 class Start:
     """One start of a worker on virtual time."""
 
-    def __init__(self, ground, words, environ):
+    def __init__(self, nursery, ground, words, environ):
         self.port = int(words["--port"])
         argv = [word for pair in words.items() for word in pair if word is not None]
         ours, theirs = socket.socketpair()
-        keep = {name: os.environ[name] for name in ("HOME", "LANG", "PATH", "TZ") if name in os.environ}
-        command = [sys.executable, "-m", "evals.lab.virtual", str(ground), "/opt/launch_server.py"]
-        self._child = subprocess.Popen(
-            [*command, str(theirs.fileno()), "--", *argv],
-            pass_fds=[theirs.fileno()],
-            env={**keep, **environ},
-            cwd=Path(__file__).resolve().parents[3],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-        )
+        order = {"ground": str(ground), "words": argv, "environ": {**KEPT, **environ}}
+        socket.send_fds(nursery, [json.dumps(order).encode()], [theirs.fileno()])
+        self._pid = int(nursery.recv(64))
         theirs.close()
         self._ground = ground
         self._ours = ours
@@ -92,7 +123,9 @@ class Start:
 
     def play(self, **wish):
         """Run a load beside the worker; None: it did not survive that."""
-        return self._say({"load": str(LOAD), "wish": {"kind": "load", "port": self.port, **wish}})
+        return self._say(
+            {"load": str(DATA / "load.py"), "wish": {"kind": "load", "port": self.port, "model": MODEL, **wish}}
+        )
 
     def rest(self, seconds):
         """Let time pass."""
@@ -109,10 +142,13 @@ class Start:
     def end(self, how):
         """Kill it, or let it drain."""
         if how == "drain" and self.open:
-            self._child.send_signal(signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGTERM)
             self.rest(60.0)
-        self._child.kill()
-        self._child.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        while self._until("nothing") is not None:
+            pass
         self._ours.close()
 
 
@@ -133,6 +169,7 @@ class Case:
     starts: int = 1
     ends: str = "drain"
     version: str = "0.5.14"
+    engine: str = "sglang"
 
 
 def sessions(count=40, turns=2, **more):
@@ -229,20 +266,63 @@ CASES = [
     ),
     Case("probe-pile-up", "probes", words(), plays=(texts(200, 128),), **words(max_running_requests="32")),
 ]
+VLLM_TO_96 = words(max_cudagraph_capture_size="96")
+CASES += [
+    replace(case, engine="vllm", version="0.24.0")
+    for case in (
+        Case("startup-oom:row=0.2", "start", words(max_cudagraph_capture_size="40"), **VLLM_TO_96),
+        Case(
+            "startup-oom:row=0,sampler=12",
+            "start",
+            words(max_num_seqs="256"),
+            **words(max_num_seqs="2048"),
+        ),
+        Case("startup-hang", "start", words(max_cudagraph_capture_size="40"), **VLLM_TO_96),
+        Case("second-start-crash", "start", words(max_cudagraph_capture_size="24"), starts=2, **VLLM_TO_96),
+        Case("co-tenant:share=1,frees=4", "start", {"starts": 1}, starts=2),
+        Case("supervisor-loop", "start", words(), **words(gpu_memory_utilization="0.93")),
+        Case(
+            "abort-on-combination",
+            "start",
+            words(disable_custom_all_reduce=None),
+            environ={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+        ),
+        Case("rejected-flag:flag=--max-num-seqs", "start", words(max_num_seqs="absent")),
+        Case("ignored-value:setting=--max-num-seqs", "values", words(max_num_seqs="absent")),
+        Case("clamped-value:tokens=2000", "values", words(max_num_seqs="64"), **words(max_num_seqs="2048")),
+        Case("late-oom", "died", words(max_num_batched_tokens="2048"), plays=(LONG,)),
+        Case("abort-wedge", "standstill", words(), plays=(STORM,), **words(no_async_scheduling="absent")),
+        Case("wedge-after-requests", "standstill", words(), plays=(sessions(),), **words(no_async_scheduling="absent")),
+        Case("livelock", "standstill", words(), plays=(texts(40, 64),), **words(max_num_seqs="32")),
+        Case(
+            "graph-corruption",
+            "replies",
+            words(enforce_eager=None),
+            environ={"VLLM_DISABLE_SHARED_EXPERTS_STREAM": "0"},
+            plays=(sessions(),),
+        ),
+        Case("tool-call-decay", "replies", {"plays": (sessions(),)}, plays=(sessions(200),)),
+        Case("throughput-cliff", "slow", VLLM_TO_96, plays=(texts(40, 64),)),
+        Case("memory-leak:kib=2048", "memory", words(no_enable_prefix_caching=None), plays=(LITTLE,)),
+        Case("slot-leak:aborted=0.5", "places", {"plays": ()}, plays=(texts(40, 64),)),
+        Case("probe-pile-up", "probes", words(), plays=(texts(200, 128),), **words(max_num_seqs="32")),
+    )
+]
 
 
-def judged(folder, case, *, faults):
+def judged(nursery, folder, case, *, faults):
     """What the oracle finds once a case has been played."""
     folder.mkdir()
     still = private.Nature(boot_noise=0.0, run_noise=0.0, start_speed=1.0, serve_speed=1.0, seed=7)
-    private.write(folder, still._replace(faults=faults, version=case.version))
+    private.write(folder, still._replace(faults=faults, version=case.version, engine=case.engine))
+    usual = WORDS if case.engine == "sglang" else VLLM
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     for number in range(case.starts):
-        given = {**WORDS, "--port": port, **case.words, **(case.later if number else {})}
+        given = {**usual, "--port": port, **case.words, **(case.later if number else {})}
         given = {name: value for name, value in given.items() if value != "absent"}
-        start = Start(folder, given, {**ENVIRON, **case.environ})
+        start = Start(nursery, folder, given, {**ENVIRON[case.engine], **case.environ})
         try:
             if start.open:
                 for play in case.plays:
@@ -255,25 +335,25 @@ def judged(folder, case, *, faults):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.fault)
-def test_a_fault_is_there_and_can_be_avoided(tmp_path, case):
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.engine}-{case.fault}")
+def test_a_fault_is_there_and_can_be_avoided(nursery, tmp_path, case):
     """The oracle fails with the fault, passes without it, and passes with it where a change or a load avoids it.
 
     In none of its logs stands a word about it.
     """
-    found = judged(tmp_path / "on", case, faults=(case.fault,))
+    found = judged(nursery, tmp_path / "on", case, faults=(case.fault,))
     assert case.finds in {finding.what for finding in found}
-    assert judged(tmp_path / "off", case, faults=()) == []
-    assert judged(tmp_path / "avoided", replace(case, **case.avoid), faults=(case.fault,)) == []
+    assert judged(nursery, tmp_path / "off", case, faults=()) == []
+    assert judged(nursery, tmp_path / "avoided", replace(case, **case.avoid), faults=(case.fault,)) == []
 
 
 @pytest.mark.slow
-def test_faults_come_together(tmp_path):
+def test_faults_come_together(nursery, tmp_path):
     """Several faults on one worker each do what they do, and the same seed strikes the same sessions."""
     case = Case("", "", {}, plays=(sessions(200, turns=1),), **OVERLAP)
     faults = ("tool-call-decay:after=0,over=100", "wedge-after-requests:least=150,most=150", "throughput-cliff")
 
-    first, again = (judged(tmp_path / name, case, faults=faults) for name in ("first", "again"))
+    first, again = (judged(nursery, tmp_path / name, case, faults=faults) for name in ("first", "again"))
 
     assert {finding.what for finding in first} == {"replies", "standstill"}
     assert first == again
