@@ -357,6 +357,8 @@ class Check(Noun):
     """Tokens of context in front of each session's facts, one stratum each; none: short sessions only."""
     seconds: float = 0.0
     """How long a soak lasts."""
+    storms: int = 3
+    """Abort storms at each concurrency; a slope over them needs five."""
     sequential: Sequential | None = None
     """Where it may end early; `count` is then the least that is sent unless it is bad."""
     stop_at: int | None = None

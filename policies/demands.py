@@ -50,6 +50,7 @@ def checks_for(
                     tokens=rule.tokens,
                     depths=rule.depths,
                     seconds=rule.seconds or 0.0,
+                    storms=rule.storms,
                     sequential=one_by_one.sequential if one_by_one else None,
                     stop_at=one_by_one.hard_count if one_by_one else None,
                     before=rule.baseline,

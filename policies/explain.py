@@ -91,7 +91,7 @@ def _how(name: str, check: CheckRule) -> str:
     counted = {
         "sessions": f"{check.count} sessions",
         "throughput": f"{check.count} runs each",
-        "aborts": f"{check.count} streams in a storm",
+        "aborts": f"{check.storms} storms of {check.count} streams",
         "overload": f"{check.count} times half as much again as the worker runs, counted",
         "soak": f"{wording.number(check.seconds or 0.0)} s of load",
     }

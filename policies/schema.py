@@ -41,6 +41,8 @@ class CheckRule(Noun):
     """Tokens of context before each session's facts, such as [0, 4096, 12288]: a stratum each; none: short ones."""
     seconds: Annotated[float, Field(gt=0, le=86_400)] | None = None
     """How long a soak lasts."""
+    storms: Annotated[int, Field(ge=1, le=1000)] = 3
+    """Abort storms at each concurrency; a slope over them needs five."""
     because: str
     """Why it is run like this, in one sentence."""
 

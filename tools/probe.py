@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 from agent.domain import Check, Phase, Reading
 from agent.errors import HostError
+from tools import steadiness
 from tools.host import Host
+from tools.measured import Outcome, failed_requests, nothing
 
 Tell = Callable[[str, float | None], None]
 """Takes a sentence about what is happening, and the share that is done where it is known."""
@@ -23,15 +25,6 @@ SILENCE_SECONDS = 30.0
 """The probe says something every second; a longer silence than this is a broken link or a stopped host."""
 FOREIGN_SHARE = 0.01
 """Requests of others, as a share of ours, from which on a throughput measurement is discarded: it aims at 1 %."""
-
-
-class Outcome(NamedTuple):
-    """What the probe brought home."""
-
-    result: Mapping[str, Any]
-    """Its result; empty where there is none."""
-    why_not: str | None
-    """Why there is none."""
 
 
 LOOK_SECONDS = 0.5
@@ -61,6 +54,7 @@ def run_check(
     limit_seconds: float,
     tell: Tell,
     stall: Stall = STALL,
+    pid: int | None = None,
 ) -> tuple[Reading, ...]:
     """Run one check from the worker's host and return its readings.
 
@@ -74,11 +68,13 @@ def run_check(
         limit_seconds: When the load ends at the latest, whatever it has by then.
         tell: Is told about the progress a few times a second.
         stall: When a worker counts as wedged after a storm.
+        pid: The worker's main process, whose memory a soak watches; None: it is not watched.
 
     Returns:
         `sessions`: corrupted_sessions (share) and failed_requests (share). `throughput`: one
         throughput_tokens_per_second (tokens/s) for each concurrency, then failed_requests. `aborts`: wedged_storms
-        (share).
+        and lingering_storms (share), and kv_leak_per_storm. `overload`: stuck_overloads (share). `soak`:
+        failed_requests, corrupted_in_soak (share), stalled_seconds, memory_growth_gb_per_hour, rate_decay.
     """
     wish = {
         "kind": check.name,
@@ -95,13 +91,19 @@ def run_check(
         "sequential": check.sequential.model_dump() if check.sequential else None,
         "stop_at": check.stop_at,
         "acts": list(check.acts) if check.acts else None,
+        "storms": check.storms,
+        "pid": pid,
     }
     outcome = _measure(host, wish, limit_seconds, tell)
     if check.name == "sessions":
         return _sessions(outcome, check, phase)
     if check.name == "throughput":
         return _throughput(outcome, check, phase)
-    return (_aborts(outcome, check, phase),)
+    if check.name == "overload":
+        return (steadiness.overloads(outcome, check, phase),)
+    if check.name == "soak":
+        return steadiness.soak(outcome, check, phase)
+    return (_aborts(outcome, check, phase), *steadiness.after_storms(outcome, check, phase))
 
 
 def canary(host: Host, *, base_url: str, phase: Phase, limit_seconds: float) -> Reading:
@@ -118,7 +120,7 @@ def canary(host: Host, *, base_url: str, phase: Phase, limit_seconds: float) -> 
     result, why_not = _measure(host, wish, limit_seconds + 8, _say_nothing)
     source = f"probe: one request through {re.sub(r'//[^/@]*@', '//', base_url)}"
     if why_not is not None:
-        return _nothing("entry_answers", phase, "", why_not, source)
+        return nothing("entry_answers", phase, "", why_not, source)
     answered = bool(result["answered"])
     if answered:
         sound = "" if result["sound"] else ", but the text is not sound"
@@ -192,24 +194,13 @@ def _progress(event: Mapping[str, Any]) -> tuple[str, float | None]:
         return "the load is starting", None
     if event.get("kind") == "sessions":
         return f"{done} of {total} sessions, {event['bad']} corrupted, {event['in_flight']} in flight", share
+    if event.get("kind") == "overload":
+        return f"{done} of {total} overloads, {event['stuck']} from which it did not come back", share
+    if event.get("kind") == "soak":
+        return f"{done} of {total} s, {event['made']} tokens in the last second", share
     if event.get("kind") == "aborts":
         return f"{done} of {total} abort storms, {event['wedged']} wedged", share
     return f"{done} of {total} bursts, the last with {event['concurrency']} streams", share
-
-
-def _nothing(
-    metric: str, phase: Phase, unit: str, why: str, source: str, concurrency: int | None = None, detail: str = ""
-) -> Reading:
-    return Reading(
-        metric=metric,
-        phase=phase,
-        value=None,
-        unit=unit,
-        no_data=why,
-        source=source,
-        concurrency=concurrency,
-        detail=detail,
-    )
 
 
 def _sessions(outcome: Outcome, check: Check, phase: Phase) -> tuple[Reading, ...]:
@@ -218,11 +209,11 @@ def _sessions(outcome: Outcome, check: Check, phase: Phase) -> tuple[Reading, ..
     result, why_not = outcome
     if why_not is not None:
         return (
-            _nothing("corrupted_sessions", phase, "share", why_not, source, widest),
-            _nothing("failed_requests", phase, "share", why_not, source, widest),
+            nothing("corrupted_sessions", phase, "share", why_not, source, widest),
+            nothing("failed_requests", phase, "share", why_not, source, widest),
         )
     tally = result["sessions"]
-    failed = _failed_requests(result["requests"], phase, source, widest)
+    failed = failed_requests(result["requests"], phase, source, widest)
     detail = f"{tally['bad']} of {tally['n']} sessions corrupted{_exposure(result['in_flight'])}"
     if tally["bad"]:
         first = result["first_bad"]
@@ -234,14 +225,14 @@ def _sessions(outcome: Outcome, check: Check, phase: Phase) -> tuple[Reading, ..
     missed = [str(part["tokens"]) for part in result["depths"] if not part["n"]] if len(check.depths) > 1 else []
     if missed and tally["n"] and not tally["bad"]:
         why = f"no session at {', '.join(missed)} tokens of depth could be judged; {detail}"
-        return _nothing("corrupted_sessions", phase, "share", why, source, widest), failed
+        return nothing("corrupted_sessions", phase, "share", why, source, widest), failed
     if len(check.depths) > 1:
         parts = ", ".join(f"{part['bad']} of {part['n']} at {part['tokens']}" for part in result["depths"])
         detail += f"; by tokens of depth {parts}"
     if not tally["n"]:
         reasons = [reason for reason in (result["stopped"], failed.detail or failed.no_data) if reason]
         why = f"no session could be judged: {'; '.join(reasons)}"
-        return _nothing("corrupted_sessions", phase, "share", why, source, widest), failed
+        return nothing("corrupted_sessions", phase, "share", why, source, widest), failed
     corrupted = Reading(
         metric="corrupted_sessions",
         phase=phase,
@@ -263,41 +254,24 @@ def _exposure(in_flight: Mapping[str, Any]) -> str:
     return f" at {in_flight['peak']} in flight (mean {in_flight['mean']:.0f}){tokens}"
 
 
-def _failed_requests(requests: Mapping[str, Any], phase: Phase, source: str, concurrency: int | None) -> Reading:
-    if not requests["n"]:
-        return _nothing("failed_requests", phase, "share", "no request came to an end", source, concurrency)
-    first = f"; the first: {requests['first']}" if requests["bad"] else ""
-    return Reading(
-        metric="failed_requests",
-        phase=phase,
-        value=requests["bad"] / requests["n"],
-        unit="share",
-        n=requests["n"],
-        bad=requests["bad"],
-        concurrency=concurrency,
-        source=source,
-        detail=f"{requests['bad']} of {requests['n']} requests failed{first}",
-    )
-
-
 def _throughput(outcome: Outcome, check: Check, phase: Phase) -> tuple[Reading, ...]:
     source = "probe: closed bursts"
     result, why_not = outcome
     metric, unit = "throughput_tokens_per_second", "tokens/s"
     if why_not is not None:
-        nothing = [_nothing(metric, phase, unit, why_not, source, size) for size in check.concurrency]
-        return (*nothing, _nothing("failed_requests", phase, "share", why_not, source))
-    failed = _failed_requests(result["requests"], phase, source, None)
+        silent = [nothing(metric, phase, unit, why_not, source, size) for size in check.concurrency]
+        return (*silent, nothing("failed_requests", phase, "share", why_not, source))
+    failed = failed_requests(result["requests"], phase, source, None)
     others = _others(result)
     if others is not None:
-        return (*(_nothing(metric, phase, unit, others, source, size) for size in check.concurrency), failed)
+        return (*(nothing(metric, phase, unit, others, source, size) for size in check.concurrency), failed)
     readings = []
     for size in check.concurrency:
         bursts = [burst for burst in result["bursts"] if burst["concurrency"] == size]
         values = tuple(burst["tokens_per_second"] for burst in bursts if burst["why_not"] is None)
         why = [burst["why_not"] for burst in bursts if burst["why_not"] is not None] or [result["stopped"]]
         if not values:
-            readings.append(_nothing(metric, phase, unit, why[0] or "no burst was run", source, size))
+            readings.append(nothing(metric, phase, unit, why[0] or "no burst was run", source, size))
             continue
         detail = f"{len(values)} bursts of {size} streams of {check.tokens} tokens; {_latency(result, bursts, size)}"
         if len(values) < check.count:
@@ -349,7 +323,7 @@ def _aborts(outcome: Outcome, check: Check, phase: Phase) -> Reading:
     undecided = [storm["undecided"] for storm in storms if storm["undecided"]]
     if why_not is not None or undecided or not storms:
         why = why_not or (undecided or [result["stopped"] or "no storm was run"])[0]
-        return _nothing("wedged_storms", phase, "share", str(why), source, widest)
+        return nothing("wedged_storms", phase, "share", str(why), source, widest)
     wedged = [storm for storm in storms if storm["wedged"]]
     aborted = sum(storm["aborted"] for storm in storms)
     detail = f"{len(wedged)} of {len(storms)} storms wedged the worker ({aborted} streams cut off)"

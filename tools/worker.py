@@ -610,12 +610,20 @@ class Worker:
             limit_seconds=limit_seconds,
             tell=tell,
             stall=stall,
+            pid=self._main_pid() if check.name == "soak" else None,
         )
         if check.acts is None or mark is None:
             return readings
         written = self.log.tail(LARGEST_LOG_OF_A_CHECK, after=mark)
         seen = exposure(sizes(lines_of(io.BytesIO(written.text))), *check.acts) if written is not None else None
         return tuple(_exposed(reading, seen) for reading in readings)
+
+    def _main_pid(self) -> int | None:
+        try:
+            process = self.writer.main()
+        except HostError:
+            return None
+        return process.pid if process is not None else None
 
     def through_entry(self, phase: Phase, limit_seconds: float) -> Reading:
         """One request as a user would send it."""

@@ -115,7 +115,7 @@ class _Candidate:
                 return
             left = (self._ends - self._parts.clock()).total_seconds()
             seed = self._parts.seed + 100 * boot + number
-            limit = min(LIMIT_OF_A_CHECK_SECONDS, left)
+            limit = min(LIMIT_OF_A_CHECK_SECONDS + check.seconds, left)
             self._keep(measure(check, "candidate", seed, self._parts, self._tell, limit_seconds=limit), boot)
 
     def _keep(self, found: Sequence[Reading], boot: int) -> None:

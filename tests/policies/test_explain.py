@@ -23,6 +23,7 @@ def test_rules_read_as_sentences() -> None:
         "three bad ones are a breach whatever the share",
         "throughput": "throughput: a loss of more than 10 % is ruled out at 95 %",
         "progress-under-aborts": "none of 3 or more abort storms wedged the worker",
+        "rest-after-aborts": "none of 3 or more abort storms left the worker worse",
     }
 
 

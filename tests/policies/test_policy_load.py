@@ -37,6 +37,7 @@ def test_the_shipped_policy() -> None:
         "failed_requests",
         "throughput_tokens_per_second",
         "wedged_storms",
+        "lingering_storms",
     }
 
 

@@ -11,7 +11,12 @@ four), then one `{"event": "result", ...}` or `{"event": "invalid", "why": ...}`
     throughput   bursts of C streams at once, after a warm-up round      concurrency [..], count (runs each), tokens,
                  that is discarded                                       words (of a prompt), raw, token_ids
     aborts       storms of streams that are cut off, then one canary     concurrency [..], count (streams a storm),
-                 that must get tokens within a number of steps           tokens, fractions, steps, floor_seconds
+                 that must get tokens within a number of steps           tokens, fractions, storms (at each), steps,
+                                                                         floor_seconds
+    overload     more streams than the worker runs, so many times, and   concurrency [..], count (overloads), tokens
+                 whether it is what it was once they are gone
+    soak         sessions one after the other for some time: progress,   concurrency [..], seconds, tokens, pid
+                 memory of the worker, rate                              (of the worker's main process)
     canary       one request                                             tokens
     counters     requests in flight, from counters that can be trusted   window_seconds
 
@@ -33,6 +38,7 @@ import asyncio
 import contextlib
 import ctypes
 import gc
+import itertools
 import json
 import math
 import os
@@ -49,6 +55,7 @@ from array import array
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -64,6 +71,8 @@ BUSY_LIMIT = 0.5
 """A rate is invalid when the client itself used more than this share of a core: it may have been the bottleneck."""
 ATTEMPTS = 3
 """A burst that is invalid because of the client is repeated, but not for ever."""
+RATE_KEPT = 0.8
+"""Share of its rate that a worker has to have again afterwards: the median of three short bursts strays by 4 %."""
 ABOVE = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512)
 """Thresholds for the exposure, sizes at which decode graphs are usually captured up to."""
 WORDS_PER_TOKEN = 0.75
@@ -920,6 +929,12 @@ class Sequential:
         ratio = bad * self._up - (n - bad) * self._down
         return ratio >= self._reach or (ratio <= -self._reach and n >= self.count)
 
+    def needed(self, bad: int) -> int:
+        """Sessions that suffice if no further one is bad, and never more than the cap."""
+        if math.isinf(self._reach):
+            return self.count
+        return min(self.cap, max(self.count, bad + math.ceil((bad * self._up + self._reach) / self._down - 1e-9)))
+
 
 class Sessions:
     """Tool-call sessions, so many at once."""
@@ -938,6 +953,7 @@ class Sessions:
         self._taken: dict[str, int] = {}
         self._tally = Tally()
         self._replaced = 0
+        self._running = 0
         self._enough = Sequential({}, 0)
 
     async def run(self, concurrency: Sequence[int], count: int) -> dict[str, Any]:
@@ -973,6 +989,25 @@ class Sessions:
             "stopped": stopped,
         }
 
+    @property
+    def tally(self) -> Tally:
+        """What came of the sessions so far."""
+        return self._tally
+
+    async def keep_busy(self, at_once: int, seconds: float) -> str | None:
+        """Run sessions one after the other, so many at once, until the time is over; why it ended earlier."""
+        self._enough = Sequential({}, 10**9)
+        over = time.perf_counter() + min(seconds, self._client.left)
+        numbers = itertools.count()
+        patience = max(8, 2 * at_once)
+
+        async def one_after_the_other() -> None:
+            while time.perf_counter() < over and self._tally.fruitless < patience:
+                await self._session(self._plant(next(numbers)))
+
+        await together(one_after_the_other() for _ in range(at_once))
+        return f"the last {patience} requests all failed" if self._tally.fruitless >= patience else None
+
     def _settled(self) -> bool:
         return self._enough.over(self._tally.right + self._tally.bad, self._tally.bad)
 
@@ -987,7 +1022,9 @@ class Sessions:
 
     def _next(self, waiting: Iterator[int], total: int) -> Session | None:
         """The next session; at their end a new one for each that failed, so that a hiccup leaves the sample whole."""
-        if self._settled():
+        # Those in flight may suffice; more than that would be load for nothing.
+        underway = self._tally.right + self._tally.bad + self._running
+        if self._settled() or underway >= self._enough.needed(self._tally.bad):
             return None
         number = next(waiting, None)
         if number is None and self._replaced < min(self._tally.failed, max(2, total // 10)):
@@ -1008,7 +1045,11 @@ class Sessions:
                     stopped.append(f"the last {self._tally.fruitless} requests all failed")
                 if stopped:
                     return
-                await self._session(session)
+                self._running += 1
+                try:
+                    await self._session(session)
+                finally:
+                    self._running -= 1
                 done = self._tally.right + self._tally.bad + self._tally.failed
                 likely = self._enough.count if done <= self._enough.count else total
                 self._report.progress(
@@ -1224,6 +1265,7 @@ class Aborts:
         self._rng = random.Random(f"{wish.get('seed', 0)}:aborts")
         self._tokens = int(wish.get("tokens", 128))
         self._fractions = [float(part) for part in wish.get("fractions", (0.1, 0.5, 0.9))]
+        self._storms = int(wish.get("storms") or len(self._fractions))
         self._steps = float(wish.get("steps", 150))
         self._floor = float(wish.get("floor_seconds", 6.0))
         self._step = 0.0
@@ -1245,15 +1287,18 @@ class Aborts:
         return max(self.limit, self._steps / 3 * gap)
 
     async def run(self, concurrency: Sequence[int], count: int) -> dict[str, Any]:
-        """One storm for each fraction at each concurrency; the first wedge ends it."""
+        """So many storms at each concurrency, the fractions in turn; the first wedge ends it."""
         before = await self._canary(self._client.timeout, tokens=32)
         if not before.ok or not before.chunks:
             return {"storms": [], "stopped": f"no answer before the first storm: {before.reason or 'no token came'}"}
         self._step = percentile(before.gaps, 0.5) or 0.0
         self._ttft = before.first - before.sent
-        plans = [(size, fraction) for size in concurrency for fraction in self._fractions]
+        fractions = [self._fractions[number % len(self._fractions)] for number in range(self._storms)]
+        plans = [(size, fraction) for size in concurrency for fraction in fractions]
         storms: list[dict[str, Any]] = []
         stopped = None
+        rests = Rests(self._client, self._rng, min(concurrency))
+        await rests.note(self.limit)
         with Meter() as meter:
             for size, fraction in plans:
                 if self._client.left < self.limit:
@@ -1264,8 +1309,10 @@ class Aborts:
                 if storms[-1]["wedged"] or storms[-1]["undecided"]:
                     stopped = "wedged" if storms[-1]["wedged"] else storms[-1]["undecided"]
                     break
+                await rests.note(self.limit)
         return {
             "storms": storms,
+            "rests": rests.seen,
             "planned": len(plans),
             "step": self._step,
             "requests": self._client.failures(),
@@ -1366,6 +1413,215 @@ class Aborts:
         if at_end is not None and at_end > halfway and canary.kind == "timeout":
             return canary, f"the canary starved while {at_end - halfway:.0f} tokens were made for others"
         return canary, None
+
+
+class Rests:
+    """What the worker is like when nothing runs: what it still counts, what of the KV pool is used, how fast it is."""
+
+    def __init__(self, client: Client, rng: random.Random, size: int) -> None:
+        self._client = client
+        self._rng = rng
+        self._size = size
+        self.seen: list[dict[str, float | None]] = []
+
+    async def note(self, limit: float) -> dict[str, float | None]:
+        """Wait until nothing runs any more, at most so long, then look and send a small burst."""
+        begun = time.perf_counter()
+        while True:
+            at = idle_figures(await self._client.ask_engine("/v1/loads"), await self._client.ask_engine("/metrics"))
+            counted = (at["running"] or 0) + (at["waiting"] or 0)
+            if not counted or time.perf_counter() - begun > limit or not self._client.left:
+                break
+            await asyncio.sleep(0.25)
+        at["settled_after"] = None if counted else time.perf_counter() - begun
+        at["rate"] = await self._rate()
+        self.seen.append(at)
+        return at
+
+    async def _rate(self) -> float | None:
+        """Tokens a second of three bursts, the median: a single short one strays."""
+        rates = []
+        for _ in range(3):
+            if not self._client.left:
+                return None
+            replies = []
+            for _ in range(self._size):
+                path, document = chat_load(self._client, prose(self._rng, 20), 24)
+                replies.append(await self._client.open(path, document))
+            start = time.perf_counter()
+            for reply in replies:
+                reply.send(self._client.timeout, self._client.left)
+            await together(self._client.finish(reply) for reply in replies)
+            if any(not reply.ok for reply in replies):
+                return None
+            rates.append(sum(reply.tokens for reply in replies) / (max(reply.ended for reply in replies) - start))
+        return sorted(rates)[1]
+
+
+def idle_figures(loads: bytes | None, metrics: bytes | None) -> dict[str, float | None]:
+    """Requests running and waiting, and the share of the KV pool in use; None for each that the engine does not say.
+
+    SGLang's scheduler says it itself (`/v1/loads`); of vLLM there are gauges.
+    """
+    text = metrics or b""
+    found: dict[str, float | None] = {
+        "running": series(text, "num_requests_running"),
+        "waiting": series(text, "num_requests_waiting"),
+        "kv": series(text, "kv_cache_usage_perc"),
+    }
+    with contextlib.suppress(ValueError, KeyError, TypeError, ZeroDivisionError):
+        ranks = json.loads(loads or b"")["loads"]
+        found["running"] = float(sum(rank["num_running_reqs"] for rank in ranks))
+        found["waiting"] = float(sum(rank["num_waiting_reqs"] for rank in ranks))
+        found["kv"] = sum(rank["num_used_tokens"] for rank in ranks) / sum(
+            rank["max_total_num_tokens"] for rank in ranks
+        )
+    return found
+
+
+# ------------------------------------------------------------------------------------------ overload and soak
+
+
+class Overload:
+    """More streams than the worker runs at once, and what it is like when they are gone."""
+
+    def __init__(self, client: Client, wish: dict[str, Any], report: Report) -> None:
+        self._client = client
+        self._report = report
+        self._rng = random.Random(f"{wish.get('seed', 0)}:overload")
+        self._tokens = int(wish.get("tokens", 64))
+        self._limit = max(float(wish.get("floor_seconds", 6.0)), 1.0)
+        self._steps = float(wish.get("steps", 150))
+
+    async def run(self, concurrency: Sequence[int], count: int) -> dict[str, Any]:
+        """So many overloads at each concurrency; the first from which it does not come back ends it."""
+        overloads: list[dict[str, Any]] = []
+        stopped = None
+        with Meter() as meter:
+            for size in concurrency:
+                rests = Rests(self._client, self._rng, max(1, size // 4))
+                first = await rests.note(self._limit)
+                for _ in range(count):
+                    if not self._client.left:
+                        stopped = "the time was up"
+                        break
+                    overloads.append(await self._once(size, rests, first))
+                    stuck = sum(one["stuck"] is not None for one in overloads)
+                    self._report.progress(len(overloads), count * len(concurrency), stuck=stuck)
+                    if overloads[-1]["stuck"]:
+                        stopped = str(overloads[-1]["stuck"])
+                        break
+        return {
+            "overloads": overloads,
+            "planned": count * len(concurrency),
+            "requests": self._client.failures(),
+            "in_flight": self._client.load.report(),
+            "validity": meter.report(self._client.replies),
+            "stopped": stopped,
+        }
+
+    async def _once(self, size: int, rests: Rests, first: dict[str, float | None]) -> dict[str, Any]:
+        replies = []
+        for _ in range(size):
+            path, document = chat_load(self._client, prose(self._rng, 60), self._tokens)
+            replies.append(await self._client.open(path, document))
+        start = time.perf_counter()
+        for reply in replies:
+            reply.send(self._client.timeout, self._client.left)
+        await together(self._client.finish(reply) for reply in replies)
+        turned_away = sum(1 for reply in replies if reply.status in (429, 503))
+        broken = [reply for reply in replies if not reply.ok and reply.status not in (429, 503)]
+        gap = percentile([gap for reply in replies for gap in reply.gaps[-8:]], 0.5) or 0.0
+        after = await rests.note(max(self._limit, self._steps * gap))
+        return {
+            "streams": size,
+            "seconds": time.perf_counter() - start,
+            "turned_away": turned_away,
+            "failed": len(broken),
+            "rate_before": first["rate"],
+            "rate_after": after["rate"],
+            "stuck": self._stuck(broken, first, after),
+        }
+
+    def _stuck(
+        self, broken: Sequence[Reply], first: dict[str, float | None], after: dict[str, float | None]
+    ) -> str | None:
+        """Why it is worse than before; None where it came back."""
+        if broken:
+            return f"{len(broken)} streams that were let in failed, the first: {broken[0].reason}"
+        if after["settled_after"] is None:
+            return f"{after['running']:.0f} requests run and {after['waiting']:.0f} wait with nothing in flight"
+        if after["rate"] is None:
+            return "a small burst afterwards failed"
+        if first["rate"] and after["rate"] < RATE_KEPT * first["rate"]:
+            return f"a small burst runs at {after['rate']:.0f} tokens/s where it ran at {first['rate']:.0f} before"
+        return None
+
+
+class Soak:
+    """Sessions one after the other for some time, with an eye on progress, memory and rate."""
+
+    def __init__(self, client: Client, wish: dict[str, Any], report: Report) -> None:
+        self._client = client
+        self._report = report
+        self._seconds = float(wish["seconds"])
+        self._pid = wish.get("pid")
+        self._sessions = Sessions(client, wish, report)
+        self._windows: list[int] = []
+        self._memory: list[tuple[float, float]] = []
+
+    async def run(self, concurrency: Sequence[int], _: int) -> dict[str, Any]:
+        """Keep the first concurrency busy until the time is over; windows of a second, memory every second."""
+        with Meter() as meter:
+            watching = asyncio.ensure_future(self._watch())
+            try:
+                stopped = await self._sessions.keep_busy(concurrency[0], self._seconds)
+            finally:
+                watching.cancel()
+        tally = self._sessions.tally
+        return {
+            "seconds": self._seconds,
+            "windows": self._windows,
+            "memory": self._memory,
+            "sessions": {"n": tally.right + tally.bad, "bad": tally.bad, "failed": tally.failed},
+            "first_bad": tally.first_bad,
+            "requests": self._client.failures(),
+            "in_flight": self._client.load.report(),
+            "validity": meter.report(self._client.replies),
+            "stopped": stopped,
+        }
+
+    async def _watch(self) -> None:
+        begun, before = time.perf_counter(), 0
+        while True:
+            await asyncio.sleep(max(0.0, len(self._windows) + 1 - (time.perf_counter() - begun)))
+            made = sum(self._client.load.tokens)
+            self._windows.append(made - before)
+            before = made
+            if self._pid is not None and (memory := memory_of(int(self._pid))) is not None:
+                self._memory.append((time.perf_counter() - begun, memory))
+            self._report.progress(len(self._windows), math.ceil(self._seconds), made=self._windows[-1])
+
+
+def memory_of(pid: int) -> float | None:
+    """Memory of a process and its descendants, in GB (2**30): on the host and, where it can be asked, on its GPUs.
+
+    None: it cannot be read. Shared pages count once for each process, so only the growth means something.
+    """
+    family = {pid}
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            text = stat.read_text(encoding="utf-8", errors="replace")
+            parents[int(stat.parent.name)] = int(text[text.rindex(")") + 2 :].split()[1])
+    while grown := {child for child, parent in parents.items() if parent in family} - family:
+        family |= grown
+    total = 0.0
+    for one in family:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            resident = int(Path(f"/proc/{one}/statm").read_text(encoding="ascii").split()[1])
+            total += resident * os.sysconf("SC_PAGE_SIZE") / 2**30
+    return total or None
 
 
 # --------------------------------------------------------------------------------------- canary and counters
@@ -1595,6 +1851,10 @@ async def measure(wish: dict[str, Any], report: Report) -> dict[str, Any]:
         return await Sessions(client, wish, report).run(sizes, amount)
     if kind == "throughput":
         return await Throughput(client, wish, report).run(sizes, amount)
+    if kind == "overload":
+        return await Overload(client, wish, report).run(sizes, amount)
+    if kind == "soak":
+        return await Soak(client, wish, report).run(sizes, amount)
     return await Aborts(client, wish, report).run(sizes, amount)
 
 
@@ -1647,7 +1907,7 @@ async def perform(wish: dict[str, Any], report: Report) -> int:
     return 0
 
 
-KINDS = ("sessions", "throughput", "aborts", "canary", "counters")
+KINDS = ("sessions", "throughput", "aborts", "overload", "soak", "canary", "counters")
 
 
 def wish_of(text: bytes) -> dict[str, Any]:
