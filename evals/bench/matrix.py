@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -71,7 +72,19 @@ MATRICES: dict[str, Matrix] = {
 
 def run(under: Campaign, points: Iterable[Point], at_once: int) -> Iterator[Result]:
     """Take points, some at once, each in a process of its own; results come in the order in which they end."""
-    waiting, at_work = list(points), dict[int, tuple[Point, float, Path]]()
+    at_work: dict[int, tuple[Point, float, Path]] = {}
+    try:
+        yield from _results(under, list(points), at_once, at_work)
+    finally:
+        for child in at_work:
+            os.kill(child, signal.SIGTERM)
+        for child in at_work:
+            os.waitpid(child, 0)
+
+
+def _results(
+    under: Campaign, waiting: list[Point], at_once: int, at_work: dict[int, tuple[Point, float, Path]]
+) -> Iterator[Result]:
     while waiting or at_work:
         while waiting and len(at_work) < at_once:
             point = waiting.pop(0)
@@ -83,7 +96,7 @@ def run(under: Campaign, points: Iterable[Point], at_once: int) -> Iterator[Resu
         pid, status = os.waitpid(-1, os.WNOHANG)
         for child, (_, begun, _) in at_work.items():
             if not pid and time.monotonic() - begun > LONGEST:
-                os.kill(child, 9)
+                os.kill(child, signal.SIGTERM if time.monotonic() - begun < LONGEST + 30 else signal.SIGKILL)
         if not pid:
             time.sleep(0.005)
             continue
@@ -95,12 +108,14 @@ def run(under: Campaign, points: Iterable[Point], at_once: int) -> Iterator[Resu
 
 def _take(under: Campaign, point: Point, answer: Path) -> None:
     """Be the process of a point."""
+    wrong: str | None = "no answer"
     try:
         wrong = MATRICES[point.matrix].check(under, point)
-    except Exception:
+    except BaseException:
         wrong = traceback.format_exc()
-    answer.write_text(json.dumps(wrong), encoding="utf-8")
-    os._exit(0)
+    finally:
+        answer.write_text(json.dumps(wrong), encoding="utf-8")
+        os._exit(0)
 
 
 def table(results: Sequence[Result], counts: dict[str, int], seconds: dict[str, float]) -> str:
@@ -128,6 +143,7 @@ def main(argv: Sequence[str]) -> int:
     said = words.parse_args(argv)
     if not said.all:
         print(f"every mutating point and tenth {said.rotation % 10} of the others")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     results, counts, seconds = list(_known(said.resume)), dict[str, int](), dict[str, float]()
     with campaign() as under:
         for name in said.name or MATRICES:

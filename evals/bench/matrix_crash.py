@@ -10,8 +10,10 @@ from typing import get_args
 from evals.bench.matrix_points import Point
 from evals.campaigns.agent import STORIES, Around, ask, forked, resume
 from evals.campaigns.campaign import Campaign
+from evals.campaigns.ground import Ground
 from evals.campaigns.mortal import Act, Fate, Moment, MortalHost, MortalSaver, MortalStore
-from evals.campaigns.oracle import before, contradiction, stored, truth
+from evals.campaigns.oracle import End, before, end_of
+from evals.campaigns.real import RealGround
 
 RUN = "r-crash"
 
@@ -53,23 +55,27 @@ def points(campaign: Campaign) -> list[Point]:
 
 def check(campaign: Campaign, point: Point) -> str | None:
     """Die there, resume, and compare the record with the ground; what is wrong, or None."""
-    story, name, moment = point.id.split(" | ")
-    act = Act(name.rpartition(" #")[0], int(name.rpartition("#")[2]))
     with campaign.ground() as ground:
-        was, said = before(ground), ground.folder / "said"
-        fate = Fate(act, moment)  # type: ignore[arg-type]
-        ended = forked(lambda: ask(ground, campaign.forge, RUN, STORIES[story], around(fate)), said=said)
-        if ended.status != -9:
-            return f"the agent did not die there: status {ended.status}. {ended.said[-2000:]}"
-        ended = forked(lambda: resume(ground, campaign.forge, RUN), said=said)
-        if ended.status:
-            return f"resume ended with status {ended.status}: {ended.said[-2000:]}"
-        record, books = stored(ground, RUN)
-        if books is not None:
-            return books
-        if record is not None and record.verdict.state == "unknown":
-            return f"resume could prove nothing: {record.verdict.why}"
-        return contradiction(record, truth(ground, was, story)) or _holder(ground.host_directory)
+        end = die_and_resume(campaign, ground, point)
+        if isinstance(end, str):
+            return end
+        if end.state == "unknown":
+            return f"resume could prove nothing: {end.why}"
+        return _holder(ground.host_directory)
+
+
+def die_and_resume(campaign: Campaign, ground: Ground | RealGround, point: Point) -> End | str:
+    """What came of a run whose owner died at a point and was resumed; a text says what is wrong."""
+    story, name, moment = point.id.split(" | ")
+    was, said = before(ground), ground.folder / "run" / "said"
+    fate = Fate(Act.of(name), moment)  # type: ignore[arg-type]
+    ended = forked(lambda: ask(ground, campaign.forge, RUN, STORIES[story], around(fate)), said=said)
+    if ended.status != -9:
+        return f"the agent did not die there: status {ended.status}. {ended.said[-2000:]}"
+    ended = forked(lambda: resume(ground, campaign.forge, RUN), said=said)
+    if ended.status:
+        return f"resume ended with status {ended.status}: {ended.said[-2000:]}"
+    return end_of(ground, was, story, RUN)
 
 
 def _holder(directory: Path) -> str | None:

@@ -14,7 +14,7 @@ from evals.bench.matrix_points import Point
 from evals.campaigns.agent import STORIES, Around, World, ask, forked, resume
 from evals.campaigns.campaign import Campaign
 from evals.campaigns.mortal import MUTATING, Act, Fate, die, name_of
-from evals.campaigns.oracle import before, contradiction, stored, truth
+from evals.campaigns.oracle import before, end_of
 from tools.host import Completed, Host, HttpAnswer, LineStream
 
 RUN = "r-crash"
@@ -143,7 +143,7 @@ def points(campaign: Campaign) -> list[Point]:
 def check(campaign: Campaign, point: Point) -> str | None:
     """Kill the helper there, resume where the agent died too, and compare the record with the ground."""
     story, name, action, who = point.id.split(" | ")
-    act = Act(name.rpartition(" #")[0], int(name.rpartition("#")[2]))
+    act = Act.of(name)
     seams = {"PRUDENT_CRASH_AT": action.split()[0]}
     together = who == "together"
     with campaign.ground() as ground:
@@ -159,9 +159,7 @@ def check(campaign: Campaign, point: Point) -> str | None:
             ended = forked(lambda: resume(ground, campaign.forge, RUN), said=said)
             if ended.status:
                 return f"resume ended with status {ended.status}: {ended.said[-2000:]}"
-        record, books = stored(ground, RUN)
-        if books is not None:
-            return books
-        if record is not None and record.verdict.state == "unknown":
-            return f"nothing was proven: {record.verdict.why}"
-        return contradiction(record, truth(ground, was, story))
+        end = end_of(ground, was, story, RUN)
+        if isinstance(end, str):
+            return end
+        return f"nothing was proven: {end.why}" if end.state == "unknown" else None

@@ -6,15 +6,15 @@ may cost the change, and where nothing could be proven a person is called: that 
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from evals.bench.matrix_crash import acts
 from evals.bench.matrix_points import Point
 from evals.campaigns.agent import STORIES, Around, World, ask, forked
 from evals.campaigns.campaign import Campaign
 from evals.campaigns.faulty import FAILURES, FaultyHost
+from evals.campaigns.ground import Ground
 from evals.campaigns.mortal import Act, Fate
-from evals.campaigns.oracle import before, contradiction, stored, truth
+from evals.campaigns.oracle import End, before, end_of
+from evals.campaigns.real import RealGround
 from tools.host import Host
 
 RUN = "r-crash"
@@ -34,28 +34,33 @@ def points(campaign: Campaign) -> list[Point]:
 
 def check(campaign: Campaign, point: Point) -> str | None:
     """Let it go wrong, and compare the record with the ground; what is wrong, or None."""
-    story, name, failure = point.id.split(" | ")
-    act = Act(name.rpartition(" #")[0], int(name.rpartition("#")[2]))
     with campaign.ground() as ground:
-        was, said, met = before(ground), ground.folder / "said", ground.folder / "met"
+        end = carried(campaign, ground, point)
+        return end if isinstance(end, str) else None
 
-        def work() -> None:
-            made: list[FaultyHost] = []
 
-            def wrap(host: World) -> Host:
-                made.append(FaultyHost(host, Fate(), act, failure))  # type: ignore[arg-type]
-                return made[0]
+def carried(campaign: Campaign, ground: Ground | RealGround, point: Point) -> End | str:
+    """What came of a run over a link that failed at a point; a text says what is wrong."""
+    story, name, failure = point.id.split(" | ")
+    was, said, met = before(ground), ground.folder / "run" / "said", ground.folder / "run" / "met"
 
-            ask(ground, campaign.forge, RUN, STORIES[story], Around(host=wrap))
-            made[0].arrive()
-            met.write_text(str(made[0].met), encoding="utf-8")
+    def work() -> None:
+        made: list[FaultyHost] = []
 
-        ended = forked(work, said=said)
-        if ended.status:
-            return f"the run broke off: status {ended.status}. {ended.said[-2000:]}"
-        if Path(met).read_text(encoding="utf-8") != "True":
-            return "the call never came"
-        record, books = stored(ground, RUN)
-        if record is not None and "broken off by" in record.verdict.why:
-            return f"the run broke: {record.verdict.why}"
-        return books or contradiction(record, truth(ground, was, story))
+        def wrap(host: World) -> Host:
+            made.append(FaultyHost(host, Fate(), Act.of(name), failure))  # type: ignore[arg-type]
+            return made[0]
+
+        ask(ground, campaign.forge, RUN, STORIES[story], Around(host=wrap))
+        made[0].arrive()
+        met.write_text(str(made[0].met), encoding="utf-8")
+
+    ended = forked(work, said=said)
+    if ended.status:
+        return f"the run broke off: status {ended.status}. {ended.said[-2000:]}"
+    if met.read_text(encoding="utf-8") != "True":
+        return "the call never came"
+    end = end_of(ground, was, story, RUN)
+    if not isinstance(end, str) and "broken off by" in end.why:
+        return f"the run broke: {end.why}"
+    return end

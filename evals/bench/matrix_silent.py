@@ -31,7 +31,7 @@ def points(campaign: Campaign) -> list[Point]:
 def check(campaign: Campaign, point: Point) -> str | None:
     """Die there, wait, and look whether the worker is as before, or as it was confirmed; what is wrong, or None."""
     story, name = point.id.split(" | ")
-    act = Act(name.rpartition(" #")[0], int(name.rpartition("#")[2]))
+    act = Act.of(name)
     with campaign.ground(watchdog=WATCHDOG_SECONDS) as ground:
         was, said = before(ground), ground.folder / "said"
         ended = forked(lambda: ask(ground, campaign.forge, RUN, STORIES[story], around(Fate(act, "after"))), said=said)

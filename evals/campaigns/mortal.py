@@ -68,6 +68,12 @@ class Act(NamedTuple):
     def __str__(self) -> str:
         return f"{self.name} #{self.number}"
 
+    @classmethod
+    def of(cls, text: str) -> Act:
+        """The act that such a text means."""
+        name, _, number = text.rpartition(" #")
+        return cls(name, int(number))
+
 
 class Fate:
     """Counts what an agent does, lists it, and ends the process at one of them.

@@ -109,6 +109,33 @@ def stored(ground: Ground | RealGround, run: str) -> tuple[Record | None, str | 
     return record, None if record is not None else "the run has ended without a record"
 
 
+class End(NamedTuple):
+    """What came of a run, its record and the ground agreeing."""
+
+    decision: str
+    """The verdict's decision; `none` without a record."""
+    state: str
+    """The verdict's state."""
+    why: str
+    """The verdict's reason."""
+    real: Truth
+    """The ground."""
+
+
+def end_of(ground: Ground | RealGround, was: Before, story: str, run: str) -> End | str:
+    """What came of a run; a text says what is wrong with its books, or where its record is not true."""
+    record, books = stored(ground, run)
+    if books is not None:
+        return books
+    real = truth(ground, was, story)
+    wrong = contradiction(record, real)
+    if wrong is not None:
+        return wrong
+    if record is None:
+        return End("none", "untouched", "", real)
+    return End(record.verdict.decision, record.verdict.state, record.verdict.why, real)
+
+
 FITTING: Mapping[str, tuple[Truth, ...]] = {
     "new": (Truth("new", "new", "committed", 2, ()),),
     "restored": (Truth("old", "first", "undone", 0, ()), Truth("old", "old", "undone", 0, ())),
