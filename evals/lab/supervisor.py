@@ -279,13 +279,14 @@ def ask(word: str, timeout: float = 600.0, place: str = SOCKET) -> dict[str, Any
             line.connect(place)
         except (FileNotFoundError, ConnectionRefusedError):
             return None
-        line.sendall(f"{word}\n".encode())
         said = b""
-        while not said.endswith(b"\n"):
-            part = line.recv(65536)
-            if not part:
-                break
-            said += part
+        # One that is just ending hangs up.
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+            line.sendall(f"{word}\n".encode())
+            while part := line.recv(65536):
+                said += part
+    if not said:
+        return None
     answer: dict[str, Any] = json.loads(said)
     return answer
 
