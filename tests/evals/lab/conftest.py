@@ -106,8 +106,8 @@ class Player:
             async for event in self._events(session, body):
                 for choice in event["choices"]:
                     for call in choice["delta"].get("tool_calls") or []:
-                        called += call["function"]["name"] or ""
-                        written += call["function"]["arguments"] or ""
+                        called += call["function"].get("name") or ""
+                        written += call["function"].get("arguments") or ""
             try:
                 right = called == name and json.loads(written) == {"node": node, parameter: planted[node, attribute]}
             except ValueError:

@@ -305,3 +305,23 @@ def test_a_first_start_compiles_and_the_next_does_not(put_up):
     assert float(first[2]) > 40
     assert float(last[1]) < 10
     assert float(first[1]) - float(last[0]) > 40
+
+
+def test_a_wedge_is_as_possible_as_elsewhere(put_up):
+    """With asynchronous scheduling on, a storm of aborts stops the loop while `/health` goes on saying 200."""
+    worker = put_up(engine="vllm", faults=("abort-wedge",))
+    assert worker.player.storm(24, silence=0.5)
+
+    worker.edit(("    --no-async-scheduling \\\n", ""))
+    assert not worker.player.storm(24, silence=0.5)
+    assert worker.player.get("/health") == (200, "")
+
+
+def test_corruption_is_as_possible_as_elsewhere(put_up):
+    """With the side streams on, captured decode gets tool calls wrong; with them off it does not."""
+    worker = put_up(engine="vllm", faults=("graph-corruption",))
+    assert worker.player.sessions(24) == 0
+
+    worker.edit(("export VLLM_DISABLE_SHARED_EXPERTS_STREAM=1\n", ""))
+    assert worker.player.sessions(40) > 0
+    assert {event.kind for event in worker.events} == {"spoilt"}
