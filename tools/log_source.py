@@ -20,6 +20,7 @@ QUESTION_SECONDS = 20.0
 """Limit for a question to the log that brings a line or two."""
 READ_SECONDS = 120.0
 """Limit for reading a large part of it."""
+_MARK = re.compile(rb"\d+ \d+:\d+")
 _CURSOR = re.compile(rb"^-- cursor: (\S+)\s*$", re.MULTILINE)
 
 
@@ -69,7 +70,8 @@ class FileLog:
     def mark(self) -> str | None:
         """Size and identity of the file."""
         done = _answer(self._host, ["stat", "-L", "-c", "%s %d:%i", "--", self._path], QUESTION_SECONDS)
-        return done.stdout.decode().strip() if done else None
+        found = _MARK.fullmatch(done.stdout.strip()) if done else None
+        return found[0].decode() if found else None
 
     def tail(self, window: int, *, after: str = "") -> Tail | None:
         """The end of the file, as far as it was written after the mark."""
