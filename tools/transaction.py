@@ -135,8 +135,8 @@ class Ability(NamedTuple):
     """One thing that this login may do on the worker's host, or may not."""
 
     name: str
-    """What it is about: python, directory, script, exchange, unit, restart, disarm, triggers, stop, process, port, log,
-    watchdog, reboot, gpu."""
+    """What it is about: python, directory, script, exchange, service, unit, restart, disarm, triggers, on failure,
+    stop, process, port, log, watchdog, reboot, gpu."""
     ok: bool | None
     """None: not known, or a change is possible without it, less well."""
     says: str

@@ -578,6 +578,8 @@ class Worker:
             seen = self.observe()
             ours = seen.listener is not None and seen.listener.relation in {"main", "descendant"}
             says = "starting" if facts is None else self.engine.how_far(facts)
+            if seen.unit is not None and seen.unit.active == "failed":
+                says += f"; unit {seen.unit.unit} failed: {seen.unit.result}"
             return Progress(ready=ours and facts is not None and facts.ready and self._answers(), says=says)
 
         return wait_ready(

@@ -854,7 +854,7 @@ HARMLESS = ("PATH", "HOME", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LOGNAME",
 SHOWN = (
     "Id,LoadState,LoadError,ActiveState,SubState,Result,MainPID,NRestarts,NeedDaemonReload,Restart,Type,KillMode,Job,"
     "StartLimitIntervalUSec,StartLimitBurst,ExecMainStartTimestampMonotonic,ExecMainStatus,FragmentPath,DropInPaths,"
-    "ControlGroup,RefuseManualStart,RefuseManualStop,TriggeredBy"
+    "ControlGroup,RefuseManualStart,RefuseManualStop,TriggeredBy,OnFailure"
 )
 UNITS = {"system": Path("/etc/systemd/system"), "user": Path("~/.config/systemd/user")}
 TARGETS = {"system": "multi-user.target", "user": "default.target"}
@@ -1020,27 +1020,34 @@ class Unit:
             Refusal: `not_controllable`, `unit_changed`.
         """
         shown = self.known()
-        if why := self.out_of_hand(shown):
+        allowed, why = self.standing(shown)
+        if allowed is None and shown.get("ActiveState") == "active":
+            # Polkit tells ordinary users nothing of its rules for one unit. To start what runs already is allowed by
+            # the same rules, and does nothing.
+            try:
+                self.call("start", self.name)
+            except Refusal:
+                allowed = False
+        if allowed is False:
             raise Refusal("not_controllable", why)
         if shown.get("NeedDaemonReload") == "yes":
             says = f"the files of unit {self.name} are newer than what {self.manager} has loaded of them"
             raise Refusal("unit_changed", f"{says}: a restart would bring in more than this change.")
 
-    def out_of_hand(self, shown: Mapping[str, str]) -> str | None:
-        """Why this user may not restart the unit; None: it may."""
+    def standing(self, shown: Mapping[str, str]) -> tuple[bool | None, str]:
+        """Whether this user may restart the unit, and why not; None: polkit decides, and does not tell beforehand."""
         for key in ("RefuseManualStart", "RefuseManualStop"):
             if shown.get(key) == "yes":
-                return f"unit {self.name} says {key}=yes: it cannot be restarted by hand."
+                return False, f"unit {self.name} says {key}=yes: it cannot be restarted by hand."
         if os.geteuid() == 0 or self.scope == "user":
-            return None
-        why = f"user {login()} may not restart unit {self.name} of {self.manager}"
+            return True, ""
+        why = f"user {login()} may not restart unit {self.name} of {self.manager}: "
         asked = "org.freedesktop.systemd1.manage-units"
-        detail = ["--detail", "unit", self.name, "--detail", "verb", "restart"]
         try:
-            answer = said_by(["pkcheck", "--action-id", asked, "--process", str(os.getpid()), *detail], limit=20)
+            answer = said_by(["pkcheck", "--action-id", asked, "--process", str(os.getpid())], limit=20)
         except (OSError, subprocess.TimeoutExpired) as error:
-            return f"{why}: polkit cannot be asked ({error})."
-        return None if answer.returncode == 0 else f"{why}: polkit says no."
+            return False, f"{why}polkit cannot be asked ({error})."
+        return (True, "") if answer.returncode == 0 else (None, f"{why}polkit says no.")
 
     def prepare(self, disk: Disk, script: Path) -> None:
         """Have the manager read the unit's files where they changed, and forget failed starts."""
@@ -1687,8 +1694,12 @@ def take_back(books: Books, transaction: Transaction, *, by: str) -> None:
             service.speaker.settle(service.restart_seconds)
         process = service.main()
         launched = [id_ for id_ in transaction.begun if service.launched(id_)]
-        restarted = bool(launched) or (touched and identity_in(process) != identity_in(transaction.opened["before"]))
-        restarted = restarted and not began_after(process, transaction)
+        same = identity_in(process) == identity_in(transaction.opened["before"])
+        restarted = bool(launched) or (touched and not same)
+        if began_after(process, transaction) or (isinstance(service.speaker, Unit) and same and process is not None):
+            # It has known nothing but the old script: a manager that was asked to restart it and did not, because it
+            # may not or could not, has the very same main process still.
+            restarted = False
         leftovers: list[str] = []
         if restarted:
             for load in loads(books.directory, service.ports):
@@ -2268,11 +2279,15 @@ def unit_here(unit: Unit, script: Path) -> list[Json]:
         shown = unit.known()
         there = f"unit {unit.name} of {unit.manager} is {shown['ActiveState']} ({shown['SubState']})"
         found.append(ability("unit", True, there))
-        unit.check(script)
+        allowed, _ = unit.standing(shown)
+        if allowed is not None:
+            unit.check(script)
     except Refusal as refusal:
         name = "restart" if found else "unit"
         return [*found, ability(name, False, str(refusal), remedies.get(refusal.kind, ""))]
-    found.append(ability("restart", True, f"{login()} may restart it"))
+    asked = f"whether {login()} may restart it is for polkit to say, when a change is opened and before its edit"
+    says = f"{login()} may restart it" if allowed else asked
+    found.append(ability("restart", allowed, says, remedies["not_controllable"]))
     base = Path("/run") if unit.scope == "system" else runtime_folder()
     policy = shown.get("Restart")
     if policy != "no" and not os.access(base, os.W_OK):
@@ -2283,6 +2298,8 @@ def unit_here(unit: Unit, script: Path) -> list[Json]:
         found.append(ability("disarm", True, f"Restart={policy} can be disarmed during a change"))
     if shown.get("TriggeredBy"):
         found.append(ability("triggers", None, f"{shown['TriggeredBy']} may start it during a change"))
+    if shown.get("OnFailure"):
+        found.append(ability("on failure", None, f"{shown['OnFailure']} is started when the worker fails in a change"))
     if shown.get("KillMode") in ("process", "none"):
         says = f"KillMode={shown['KillMode']}: children of the worker may outlive a stop"
         found.append(ability("stop", None, says, "Use KillMode=control-group or mixed."))
