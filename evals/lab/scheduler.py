@@ -349,12 +349,16 @@ class Scheduler:
         if needed > self.free:
             raise OutOfMemoryError(needed, self.free, prefill=False)
         due = await self._pass(due, step.seconds, captured=step.captured)
-        sight = self._sight(captured=step.captured)
-        self._spinning = self._faults.spins(sight)
         batch = list(self.running)
-        for ask in batch:
-            if not ask.settled and not self._spinning:
-                self._settle(ask, sight)
+        if self._faults:
+            sight = self._sight(captured=step.captured)
+            self._spinning = self._faults.spins(sight)
+            for ask in batch:
+                if not ask.settled and not self._spinning:
+                    self._settle(ask, sight)
+        else:
+            for ask in batch:
+                ask.settled = True
         self._emit(batch, due)
         self.reports.decoded(len(batch), step.seconds, captured=step.captured, load=self.load)
         self._leave()
@@ -363,10 +367,12 @@ class Scheduler:
 
     async def _pass(self, due: float, seconds: float, *, captured: bool) -> float:
         """A pass of so many seconds of life, or what becomes of it; it may never end."""
-        took = seconds * self._faults.stretch(self._sight(captured=captured))
+        took = seconds * self._faults.stretch(self._sight(captured=captured)) if self._faults else seconds
         due = await self._until(due, took)
         self.nominal += seconds
         self.took += took
+        if not self._faults:
+            return due
         sight = self._sight(captured=captured)
         if self._faults.stalls(sight):
             self._books.note("stalled", f"{sight.aborted} of {sight.running} aborted")
@@ -409,7 +415,8 @@ class Scheduler:
             late = min(max((sent[0] + sent[-1]) / 2 - due, -_SHIFT), _SHIFT)
             self._lead = max(self._lead + 0.3 * late / len(sent), 0.0)
         self.heartbeat = self._clock.now()
-        if not self._faults.deaf(self._computing + sum(ask.conversation.length for ask in self.waiting)):
+        backlog = self._computing + (sum(ask.conversation.length for ask in self.waiting) if self._faults else 0)
+        if not self._faults.deaf(backlog):
             self.heard = self.heartbeat
         for ask in wanting:
             ask.advance()
@@ -435,7 +442,8 @@ class Scheduler:
         self._books.ended(ask)
         if not ask.own:
             self._served += 1
-            self._faults.ended(ask, self._sight(captured=False))
+            if self._faults:
+                self._faults.ended(ask, self._sight(captured=False))
 
     def _retract(self) -> None:
         """Send the youngest requests back to the queue while the KV pool overflows."""

@@ -254,6 +254,10 @@ class Faults:
         self._all = tuple(faults)
         self._on: tuple[Fault, ...] = ()
 
+    def __bool__(self) -> bool:
+        """Whether anything is wrong with this start, so that a sound loop need not stop to look."""
+        return bool(self._on)
+
     def meet(self, conditions: Conditions) -> None:
         """Tell each how the worker was started; what does not apply is left out from here on."""
         for fault in self._all:
