@@ -27,6 +27,15 @@ class StartError(Exception):
     """The scheduler's process died; the text is its traceback from the first frame on."""
 
 
+def refused(failure: Exception) -> str:
+    """The server's traceback over arguments that make no sense together, or a configuration file that is none."""
+    frames: Sequence[Frame] = (
+        ("sglang/sglang/launch_server.py", 60, "<module>", "server_args = prepare_server_args(sys.argv[1:])"),
+        ("sglang/sglang/srt/server_args.py", 7093, "prepare_server_args", "return ServerArgs.from_cli_args(raw_args)"),
+    )
+    return _traceback(frames, f"{type(failure).__name__}: {failure}")
+
+
 def no_pool(failure: Exception) -> StartError:
     """The weights left nothing for the KV pool."""
     return StartError(_traceback(_POOL_FRAMES, f"{type(failure).__name__}: {failure}"))

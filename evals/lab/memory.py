@@ -107,9 +107,10 @@ def allocate(arguments: Mapping[str, Any], specimen: Specimen) -> Allocation:
             f" {least:.4f}). If using speculative decoding, draft weights are now counted."
         )
     cell = token_bytes(specimen, str(arguments["kv_cache_dtype"]))
-    tokens = int(rest * GIB / cell) // specimen.page * specimen.page
+    page = int(arguments["page_size"])
+    tokens = int(rest * GIB / cell) // page * page
     if arguments["max_total_tokens"]:
-        tokens = min(tokens, int(arguments["max_total_tokens"]) // specimen.page * specimen.page)
+        tokens = min(tokens, int(arguments["max_total_tokens"]) // page * page)
     if tokens <= 0:
         raise RuntimeError(
             f"Not enough memory. Please try to increase --mem-fraction-static."

@@ -21,6 +21,17 @@ def born() -> float:
     return time.monotonic() - max(age, 0.0)
 
 
+def asks_for_help(argv: Sequence[str]) -> bool:
+    """Whether these words only ask what the engine takes, or which version it is: that is no start."""
+    return any(word in {"-h", "--help", "-v", "--version"} or word.startswith("--help=") for word in argv)
+
+
+def absent_of(nature: Nature, environ: Mapping[str, str], shelf: Shelf) -> frozenset[str]:
+    """Flags that this build does not have."""
+    early = Conditions(nature.engine, nature.version, 0, environ=environ)
+    return build(nature.faults, "", shelf).absent(early)
+
+
 def become(argv: Sequence[str], environ: Mapping[str, str], nature: Nature, books: Books, shelf: Shelf) -> None:
     """Become the process that is really started, where something between the script and us makes that another one."""
     asked = Live(tuple(argv), dict(environ))

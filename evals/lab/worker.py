@@ -22,7 +22,7 @@ from evals.lab.books import Books
 from evals.lab.clock import Clock
 from evals.lab.dialect import Dialect
 from evals.lab.endpoints import Endpoints
-from evals.lab.failures import KilledError, StandstillError, StartError, envelope, pass_failure
+from evals.lab.failures import KilledError, StandstillError, StartError, envelope, pass_failure, refused
 from evals.lab.faults import Conditions, Faults, build
 from evals.lab.kernels import CompilingPace, Kernels
 from evals.lab.log import Log
@@ -31,7 +31,7 @@ from evals.lab.metrics import Metrics
 from evals.lab.model import Model
 from evals.lab.pace import Noise
 from evals.lab.pair import NOWHERE, Side, paired
-from evals.lab.process import become, born, listen
+from evals.lab.process import absent_of, asks_for_help, become, born, listen
 from evals.lab.reports import SglangReports
 from evals.lab.scheduler import ADMISSION_RATIO, Limits, OutOfMemoryError, Scheduler
 from evals.lab.sides import side_of
@@ -61,6 +61,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path, program:
     clock = Clock(nature.start_speed, born())
     print(_WARNING.format(path=program), file=sys.stderr, flush=True)
     books = Books(ground)
+    if asks_for_help(argv):
+        parse(argv, absent_of(nature, environ, private.Shelf(ground)), Dialect(nature.version))
     become(argv, environ, nature, books, private.Shelf(ground))
     boot = books.boot = private.next_boot(ground)
     books.launched(argv, environ)
@@ -127,8 +129,8 @@ def _parsed(argv: Sequence[str], absent: frozenset[str], dialect: Dialect) -> di
     """
     try:
         return parse(argv, absent, dialect)
-    except (OSError, ValueError):
-        traceback.print_exc()
+    except (OSError, ValueError) as failure:
+        print(refused(failure), file=sys.stderr, flush=True)
         raise SystemExit(1) from None
 
 
@@ -144,8 +146,8 @@ def _resolved(
     try:
         launch = resolve(values, specimen, seed, dialect)
         return launch, resolve(heeded, specimen, seed, dialect) if heeded != values else launch
-    except ValueError:
-        traceback.print_exc()
+    except ValueError as failure:
+        print(refused(failure), file=sys.stderr, flush=True)
         raise SystemExit(1) from None
 
 
@@ -293,8 +295,9 @@ def _first_gauges(launch: Launch, started: Started, specimen: Specimen, metrics:
     """Gauges that the start sets once."""
     tokens = started.allocation.tokens
     metrics.set("max_total_num_tokens", tokens)
-    metrics.set("page_size", specimen.page)
-    metrics.set("num_pages", tokens // specimen.page)
+    page = launch.arguments["page_size"]
+    metrics.set("page_size", page)
+    metrics.set("num_pages", tokens // page)
     metrics.set("context_len", launch.arguments["context_length"] or specimen.context)
     metrics.set("startup_available_gpu_memory_gb", started.free)
     metrics.set("kv_available_tokens", tokens)

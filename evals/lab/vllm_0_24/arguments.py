@@ -166,9 +166,12 @@ def parse(argv: Sequence[str], absent: frozenset[str] = frozenset()) -> dict[str
         Each argument by its field name, `model_tag` first.
 
     Raises:
-        SystemExit: with status 2 and a usage on stderr, for what the engine does not take; 0 after help.
+        SystemExit: with status 2 and a usage on stderr, for what the engine does not take; 0 after help or the version.
         ValueError: the configuration file is none.
     """
+    if argv and argv[0] in {"-v", "--version"}:
+        print(VERSION)
+        raise SystemExit(0)
     if not argv or argv[0] != "serve":
         _end(f"argument subparser: invalid choice: {argv[0]!r}" if argv else "")
     words = list(argv[1:])

@@ -44,6 +44,16 @@ class StartError(Exception):
     """The engine's process died; the text is its traceback."""
 
 
+def refused(failure: Exception) -> str:
+    """The server's traceback over a configuration that makes no sense, or a port that somebody holds."""
+    frames: Sequence[Frame] = (
+        ("entrypoints/cli/main.py", 75, "main", "args.dispatch_function(args)"),
+        ("entrypoints/cli/serve.py", 133, "cmd", "uvloop.run(run_server(args))"),
+        ("engine/arg_utils.py", 1904, "create_engine_config", "config = VllmConfig("),
+    )
+    return _traceback(frames[:2] if isinstance(failure, OSError) else frames, f"{type(failure).__name__}: {failure}")
+
+
 def no_share(failure: ValueError) -> StartError:
     """The card has not the free memory that was asked for."""
     return StartError(_traceback(_DEVICE, f"ValueError: {failure}"))

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from aiohttp import web
 
@@ -24,13 +25,13 @@ from evals.lab.faults import Conditions, Faults, build
 from evals.lab.metrics import Metrics
 from evals.lab.model import Model
 from evals.lab.pace import Noise, Pace
-from evals.lab.process import become, born, listen
+from evals.lab.process import absent_of, asks_for_help, become, born, listen
 from evals.lab.scheduler import Limits, OutOfMemoryError, Scheduler
 from evals.lab.specimen import SPECIMENS, Specimen
 from evals.lab.startup import START_NOISE
 from evals.lab.vllm_0_24.arguments import Launch, defaults, named, parse, resolve
 from evals.lab.vllm_0_24.endpoints import Endpoints
-from evals.lab.vllm_0_24.failures import StartError, death, envelope, no_pass
+from evals.lab.vllm_0_24.failures import StartError, death, envelope, no_pass, refused
 from evals.lab.vllm_0_24.log import VllmLog
 from evals.lab.vllm_0_24.memory import allocate
 from evals.lab.vllm_0_24.metrics import metrics as metrics_of
@@ -57,6 +58,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path) -> None:
     specimen = SPECIMENS[nature.specimen]
     clock = Clock(nature.start_speed, born())
     books, shelf = Books(ground), private.Shelf(ground)
+    if asks_for_help(argv):
+        parse(argv, absent_of(nature, environ, shelf))
     become(argv, environ, nature, books, shelf)
     boot = books.boot = private.next_boot(ground)
     books.launched(argv, environ)
@@ -68,20 +71,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path) -> None:
     noise = Noise(nature.boot_noise, nature.run_noise)
     stretch = math.exp(Random(chance.random()).gauss(0.0, START_NOISE * nature.boot_noise))
     walk = Walk(clock, stretch, faults.lived)
-    try:
-        values = named(parse(argv, faults.absent(early)), log)
-        port = listen(values["host"] or "0.0.0.0", values["port"])
-        announce(values, walk, log)
-        turned = faults.turn(values, early)
-        launch = obeyed = resolve(turned, specimen)
-        heeded = faults.heed(turned, defaults(), early)
-        if heeded != turned:
-            obeyed = resolve(heeded, specimen)
-    except KilledError:
-        os.kill(os.getpid(), signal.SIGKILL)
-    except (ValueError, TypeError, OSError):
-        log.spoken(traceback.format_exc(), engine=False)
-        raise SystemExit(1) from None
+    values, launch, obeyed, port = _understood(argv, specimen, faults, early, walk, log)
     log = log.shared(launch.values["tensor_parallel_size"])
     faults.meet(_conditions(obeyed, values, early, environ))
     key = f"{obeyed.model} {obeyed.batched} {obeyed.values['tensor_parallel_size']} {obeyed.capture.mode}"
@@ -124,6 +114,29 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path) -> None:
 
     served = _Served(launch, started, specimen, environ, serving, log, counted, reports, faults, books)
     raise SystemExit(asyncio.run(served.run(schedule, port, Random(chance.random()))))
+
+
+def _understood(
+    argv: Sequence[str], specimen: Specimen, faults: Faults, early: Conditions, walk: Walk, log: VllmLog
+) -> tuple[dict[str, Any], Launch, Launch, socket.socket]:
+    """The arguments as asked, as the engine echoes them and as it goes by them; and the port, held already.
+
+    Raises:
+        SystemExit: 2 for what the parser refuses, 1 for a configuration that is refused or a port that is held.
+    """
+    try:
+        values = named(parse(argv, faults.absent(early)), log)
+        port = listen(values["host"] or "0.0.0.0", values["port"])
+        announce(values, walk, log)
+        turned = faults.turn(values, early)
+        launch = resolve(turned, specimen)
+        heeded = faults.heed(turned, defaults(), early)
+        return values, launch, resolve(heeded, specimen) if heeded != turned else launch, port
+    except KilledError:
+        os.kill(os.getpid(), signal.SIGKILL)
+    except (ValueError, TypeError, OSError) as failure:
+        log.spoken(refused(failure), engine=False)
+    raise SystemExit(1)
 
 
 def _due(launch: Launch, specimen: Specimen, environ: Mapping[str, str]) -> int:
