@@ -9,7 +9,7 @@ from typing import NamedTuple
 from agent.domain import Record
 from tools.plan_block import STATE_WORDS, body, title
 from tools.plan_markdown import BOLD, MARKER, Heading, Outline, decisions_in, option, outline, place_in, section_of
-from tools.plan_state import edits_of, speaks_of_another_value
+from tools.plan_state import NewState, edits_of, speaks_of_another_value
 
 CHANGES_STATE = frozenset({"kept", "rolled_back", "deferred", "needs_human", "rejected"})
 """Decisions that say something of the option. A refusal says something of the moment: busy, down, not understood."""
@@ -48,7 +48,8 @@ def with_record(text: str, record: Record, words: Sequence[str] = ()) -> Written
     if state is not None and section is not None and speaks_of_another_value(section.text, wanted):
         notes.append(f"the state of {section.text!r} was left: it names another value")
     elif state is not None:
-        for edit in edits_of(document, section, wanted, state, record.run):
+        new = NewState(state, over_kept=state == STATE_WORDS["kept"] or record.change is None or _takes_back(record))
+        for edit in edits_of(document, section, wanted, new, record.run):
             notes.append(f"state in line {edit.line + 1} is {state!r} now")
             lines[edit.line] = edit.text
     home = (decisions_in(document, section) if section is not None else None) or section or decisions_in(document, None)
@@ -56,6 +57,10 @@ def with_record(text: str, record: Record, words: Sequence[str] = ()) -> Written
     place = place_in(document, home)
     block = _block(record, document, home)
     return Written(_inserted(lines, place, block, _ending(document)), tuple(notes))
+
+
+def _takes_back(record: Record) -> bool:
+    return record.change is not None and record.change.operation == "roll_back"
 
 
 def _state(record: Record) -> str | None:

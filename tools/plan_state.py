@@ -41,6 +41,19 @@ SIGN_OF = {"kept": "✅", "rolled back": "❌", "deferred": "⏸", "needs a huma
 """The sign for each state, where one stood there before."""
 
 
+KEPT = re.compile(r"kept|done|adopted|accepted|applied|enabled|live|shipped", re.IGNORECASE)
+"""Words for an option that is in force."""
+
+
+class NewState(NamedTuple):
+    """The state that an option has from now on."""
+
+    word: str
+    """In small letters."""
+    over_kept: bool = True
+    """Whether it may stand where the option is kept: a later try beyond it that was taken back leaves it kept."""
+
+
 class Edit(NamedTuple):
     """One line with another state."""
 
@@ -50,14 +63,14 @@ class Edit(NamedTuple):
     """The whole line as it shall be, ending included."""
 
 
-def edits_of(document: Outline, section: Heading | None, wanted: Option, state: str, run: str) -> list[Edit]:
+def edits_of(document: Outline, section: Heading | None, wanted: Option, state: NewState, run: str) -> list[Edit]:
     """Find every place where the document states the option's state, and change it there.
 
     Args:
         document: The document.
         section: The option's section, where it has one.
         wanted: The option.
-        state: The new state, in small letters.
+        state: The new state.
         run: The run that changed it, for places that only have a box.
 
     Returns:
@@ -83,10 +96,10 @@ def speaks_of_another_value(text: str, wanted: Option) -> bool:
     return bool(numbers and targets) and not numbers & targets
 
 
-def reworded(text: str, found: re.Match[str], state: str) -> str:
+def reworded(text: str, found: re.Match[str], new: NewState) -> str:
     """Put a state in the place of another one; what was said about the old one is kept as what it was."""
-    word, rest = found["word"], text[found.end("word") :]
-    if normal(word) == normal(state):
+    word, rest, state = found["word"], text[found.end("word") :], new.word
+    if normal(word) == normal(state) or (KEPT.fullmatch(word) and not new.over_kept):
         return text
     shown = state.upper() if word.isupper() else state.capitalize() if word[0].isupper() else state
     start = re.sub(rf"[{''.join(SIGNS)}]\ufe0f?(?=[*_`\s]*$)", SIGN_OF.get(state, ""), text[: found.start("word")])
@@ -100,7 +113,7 @@ def reworded(text: str, found: re.Match[str], state: str) -> str:
     return f"{start}{shown}{close} (was: {word}{told}){after}"
 
 
-def _in_section(document: Outline, section: Heading, state: str) -> Iterator[Edit]:
+def _in_section(document: Outline, section: Heading, state: NewState) -> Iterator[Edit]:
     """The heading's own tag, and the first line that states it: above all sub-sections, or in one called Status."""
     heading = document.lines[section.line]
     tag = _last(TAG, heading)
@@ -115,27 +128,27 @@ def _in_section(document: Outline, section: Heading, state: str) -> Iterator[Edi
         line = document.lines[place]
         if not document.prose[place] or not line.strip():
             continue
-        stated = LINE.match(line) or _cell_beside(line) or (FIRST_WORD.match(line) if place in below else None)
+        stated = LINE.match(line) or cell_beside(line) or (FIRST_WORD.match(line) if place in below else None)
         if stated is not None:
             yield Edit(place, reworded(line, stated, state))
             return
 
 
-def _cell_beside(line: str) -> re.Match[str] | None:
+def cell_beside(line: str) -> re.Match[str] | None:
     """A table's row whose first cell says Status."""
     return re.match(rf"^(?P<lead>\s*\|\s*[*_]*(?:status|state)[*_]*\s*\|\s*[*_`]*){WORD}", line, re.IGNORECASE)
 
 
-def _in_tables(document: Outline, section: Heading | None, wanted: Option, state: str) -> Iterator[Edit]:
+def _in_tables(document: Outline, section: Heading | None, wanted: Option, state: NewState) -> Iterator[Edit]:
     """The one row of a table with a column for states that names the option."""
     for start in range(len(document.lines) - 1):
-        head = _cells(document, start)
-        if not head or not _is_rule(document, start + 1):
+        head = cells_of(document, start)
+        if not head or not is_rule(document, start + 1):
             continue
         column = next((place for place, cell in enumerate(head) if COLUMN.match(normal(cell))), None)
         if column is None:
             continue
-        rows = list(_rows(document, start + 2))
+        rows = list(rows_of(document, start + 2))
         named = [(line, cells) for line, cells in rows if mentions(_without(cells, column), wanted.words)]
         named = named or [(line, cells) for line, cells in rows if _numbered(cells, column, section, wanted)]
         if len(named) > 1:
@@ -167,7 +180,7 @@ def _aligned(head: Sequence[str], rows: Sequence[tuple[int, Sequence[str]]], col
     return len({len(cells[column]) for cells in (head, *(cells for _, cells in rows)) if len(cells) > column}) == 1
 
 
-def _with_cell(line: str, column: int, state: str, *, aligned: bool) -> str:
+def _with_cell(line: str, column: int, state: NewState, *, aligned: bool) -> str:
     bounds = [found.start() for found in re.finditer(r"(?<!\\)\|", line)]
     first = column if line.lstrip().startswith("|") else column - 1
     start = bounds[first] + 1 if first >= 0 else 0
@@ -177,7 +190,7 @@ def _with_cell(line: str, column: int, state: str, *, aligned: bool) -> str:
     if found is not None:
         changed = reworded(cell, found, state)
     elif normal(cell) in NOTHING_YET or cell.strip() in NOTHING_YET:
-        changed = f" {state} "
+        changed = f" {state.word} "
     else:
         return line
     if aligned and changed.endswith(" ") and len(cell) > len(changed.rstrip()):
@@ -185,7 +198,7 @@ def _with_cell(line: str, column: int, state: str, *, aligned: bool) -> str:
     return line[:start] + changed + line[end:]
 
 
-def _in_items(document: Outline, wanted: Option, state: str, run: str) -> Iterator[Edit]:
+def _in_items(document: Outline, wanted: Option, state: NewState, run: str) -> Iterator[Edit]:
     """The one list item that names the option, with a box or a tag."""
     items = [
         place
@@ -211,9 +224,11 @@ def _in_items(document: Outline, wanted: Option, state: str, run: str) -> Iterat
         elif stated is not None:
             yield Edit(stated[0], reworded(document.lines[stated[0]], stated[1], state))
         return
-    mark = "x" if state == "kept" else " "
+    if box["mark"] in "xX" and not state.over_kept:
+        return
+    mark = "x" if state.word == "kept" else " "
     rest = re.sub(r" — [\w ]+ \(r-\S+\)$", "", box["rest"]) if tag is None else box["rest"]
-    said = f" — {state} ({run})" if tag is None and state != "kept" else ""
+    said = f" — {state.word} ({run})" if tag is None and state.word != "kept" else ""
     yield Edit(items[0], f"{box['lead']}{mark}{rest}{said}{box['end']}")
 
 
@@ -245,23 +260,26 @@ def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     return found
 
 
-def _cells(document: Outline, place: int) -> list[str]:
+def cells_of(document: Outline, place: int) -> list[str]:
+    """The cells of a table's row; none where the line is none."""
     line = document.lines[place]
     if not document.prose[place] or "|" not in line:
         return []
     return re.split(r"(?<!\\)\|", line.strip().strip("|")) if line.strip() != "|" else []
 
 
-def _is_rule(document: Outline, place: int) -> bool:
+def is_rule(document: Outline, place: int) -> bool:
+    """Whether a line is the rule between a table's head and its rows."""
     return (
         document.prose[place]
         and re.match(r"^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$", document.lines[place]) is not None
     )
 
 
-def _rows(document: Outline, start: int) -> Iterator[tuple[int, list[str]]]:
+def rows_of(document: Outline, start: int) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a table from a line on, each with its number."""
     for place in range(start, len(document.lines)):
-        cells = _cells(document, place)
+        cells = cells_of(document, place)
         if not cells:
             return
         yield place, cells

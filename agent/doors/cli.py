@@ -24,6 +24,7 @@ from agent.doors.drawing import edges, mermaid
 from agent.doors.lab import lab
 from agent.doors.logged import logged
 from agent.doors.looks import explain_command, forecast_command, knobs_command, load_settings, script
+from agent.doors.plan import plans
 from agent.doors.policies import policy
 from agent.doors.show import Show
 from agent.doors.terminal import JsonLines, Terminal, console, plan_card, print_json, record_view, shown
@@ -64,6 +65,7 @@ app = typer.Typer(
 app.add_typer(lab, name="lab")
 app.add_typer(script, name="script")
 app.add_typer(policy, name="policy")
+app.add_typer(plans, name="plan")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 WorkerName = Annotated[str | None, typer.Option("--worker", "-w", help="The worker, where there are several.")]

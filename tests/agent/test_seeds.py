@@ -79,3 +79,12 @@ def test_an_unsafe_change_is_tried_taken_back_and_deferred(bench):
     assert (again.status, again.record["verdict"]["state"]) == (11, "untouched")
     assert record["run"] in again.record["verdict"]["why"]
     assert again.record["plan"] is None
+
+    weighed = bench.say("plan", "next", "--json").document
+    waits = {one["option"]["id"]: one["why"] for one in weighed["others"]}
+    assert (weighed["next"]["option"]["id"], weighed["next"]["request"]) == ("1", "set cuda graphs to 96")
+    assert record["run"] in waits["2"]
+    assert "agree-or-defer" in waits["2"]
+    assert waits["3"] == "waits for #1"
+    assert "deferred" in bench.say("plan", "list").out
+    assert bench.say("verify", record["run"]).status == 0
