@@ -1,7 +1,7 @@
 """The crash matrix of the helper where systemd keeps the worker: what the command service has not, at every point.
 
-By default a third of the points that only systemd's guards and commands add, which third following from the day, and one
-that they share with every service; PRUDENT_MATRIX=all takes every one.
+By default a third of the points that only systemd's guards and commands add, which third following from the day, and
+one that they share with every service; PRUDENT_MATRIX=all takes every one.
 """
 
 from __future__ import annotations
