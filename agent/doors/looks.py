@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from agent.doors.terminal import console, forecast_table, print_json, shown
 from agent.errors import HostError, NotUnderstood, OutOfBounds, Refused
 from agent.nodes.estimate_memory import measured_starts
 from agent.settings import Settings, find, load
-from tools.engines.catalogue import bounds, check_value, knob_named, knobs
+from tools.engines.catalogue import bounds, check_value, knob_named, knobs, plain
 from tools.engines.explain import knob_lines, memory_bar
 from tools.engines.help_text import Installed
 
@@ -37,6 +38,8 @@ def knobs_command(
     if as_json:
         print_json([knob.model_dump(mode="json") for knob in chosen])
         return
+    if not chosen:
+        raise NotUnderstood(f"No setting of {engine} has {search!r} in its name or meaning.", _nearest(search, known))
     for knob in chosen:
         console().print(shown(f"{knob.name}  [{knob.kind}, {knob.subsystem}, risk {knob.risk}]  {knob.meaning}"))
 
@@ -51,9 +54,9 @@ def explain_command(
     name, chosen = settings.worker(worker)
     found = knob_named(chosen.engine, knob) or _called(knob, knobs(chosen.engine))
     if found is None:
-        raise NotUnderstood(f"No setting of {chosen.engine} is called {knob!r}.", "See prudent knobs.")
+        raise NotUnderstood(f"No setting of {chosen.engine} is called {knob!r}.", _nearest(knob, knobs(chosen.engine)))
     with assemble(settings, name, environ=os.environ) as parts:
-        version, values, written, installed = _on_worker(parts, found)
+        version, values, written, installed, remarks = _on_worker(parts, found)
         earlier = [
             f"{record.at:%Y-%m-%d} run {record.run}: {record.change.summary}: {record.verdict.decision}"
             for record in parts.store.records(worker=name, limit=200)
@@ -65,6 +68,7 @@ def explain_command(
                 "knob": found.model_dump(mode="json"),
                 "in_force": None if values is None else values.get(found.name),
                 "in_script": written,
+                "remarks": remarks,
                 "installed": None if installed is None else installed.model_dump(mode="json", exclude={"flags"}),
                 "history": earlier,
             }
@@ -72,6 +76,7 @@ def explain_command(
         return
     for line in (
         *knob_lines(found, version, written=written, values=values, installed=installed),
+        *(f"  here         {remark}" for remark in remarks),
         *(f"  before       {e}" for e in earlier),
     ):
         console().print(shown(line))
@@ -163,7 +168,8 @@ def change_of(parts: Assembly, wanted: list[str], *, live: bool = True) -> Chang
         spelled = knob_named(parts.parts.settings.engine, name)
         knob = spelled or _called(name, parts.parts.knobs)
         if not joined or knob is None:
-            raise NotUnderstood(f"{pair!r} is not KNOB=VALUE with a setting that I know.", "See prudent knobs.")
+            near = _nearest(name, parts.parts.knobs)
+            raise NotUnderstood(f"{pair!r} is not KNOB=VALUE with a setting that I know.", near)
         text = _text(knob, value, opposite=spelled is None and knob.inverted)
         wrong = check_value(knob, text) if text is not None else None
         if wrong is not None:
@@ -190,6 +196,15 @@ def _said(value: str | None) -> str:
     return "not set" if value is None else (value or "set")
 
 
+def _nearest(words: str, known: tuple[Knob, ...]) -> str:
+    """The remedy for a name that nobody has: those that hold it, else those that look like it."""
+    asked = plain(words)
+    names = [knob.name for knob in known]
+    held = [knob.name for knob in known if asked and any(asked in plain(w) for w in (knob.name, *knob.words))]
+    near = held or difflib.get_close_matches(asked, names, n=3, cutoff=0.6)
+    return f"Did you mean {', '.join(near[:4])}? See prudent knobs." if near else "See prudent knobs."
+
+
 def _called(words: str, known: tuple[Knob, ...]) -> Knob | None:
     return next((knob for knob in known if words.lower() in knob.words), None)
 
@@ -201,14 +216,22 @@ class _OnWorker(NamedTuple):
     in_force: Mapping[str, str] | None
     written: str | None
     installed: Installed | None
+    remarks: tuple[str, ...]
 
 
 def _on_worker(parts: Assembly, knob: Knob) -> _OnWorker:
-    """Version, values in force, the text in the script, and what the installed engine's help lists."""
+    """Version, values in force, the text in the script, what is installed, and what the launch does to the knob."""
     worker = parts.parts.worker
     try:
         snapshot = worker.snapshot()
     except (Refused, HostError):
-        return _OnWorker(parts.parts.settings.version, None, None, None)
+        return _OnWorker(parts.parts.settings.version, None, None, None, ())
     written = worker.value_in(snapshot.script, knob, snapshot.version)
-    return _OnWorker(snapshot.version, snapshot.in_force, written.value, worker.installed(snapshot))
+    as_it_is = Change(worker=worker.name, operation="set", summary="as it is")
+    remarks = tuple(
+        remark.says
+        for remark in worker.contract(snapshot, as_it_is)
+        if remark.knob == knob.name or knob.name in remark.says
+    )
+    installed = worker.installed(snapshot)
+    return _OnWorker(snapshot.version, snapshot.in_force, written.value, installed, remarks)

@@ -24,6 +24,7 @@ def test_looking_changes_nothing(quick):
     assert [(said.status, bool(said.out)) for said in told] == [(0, True)] * 5, [said.err for said in told]
     assert {"cuda-graph-max-bs", "disable-overlap-schedule"} <= {knob["name"] for knob in knobs}
     assert (explained["in_force"], explained["in_script"]) == ("32", "32")
+    assert "the --help of the installed 0.5.14" in explained["installed"]["basis"]
     assert forecast["fits"] == "fits"
     assert forecast["free_after_capture"]["low"] > 6
     assert {"line": 30, "text": "--cuda-graph-max-bs 32"} in shown[0]["flags"]
@@ -36,6 +37,8 @@ def test_looking_changes_nothing(quick):
 def test_looking_for_what_is_not_there_says_so(quick):
     """Unknown knobs, values out of bounds and unknown engines are a sentence with a remedy and a code."""
     assert quick.say("explain", "nonsense").status == 38
+    assert "Did you mean mem-fraction-static?" in quick.say("explain", "mem-fraction").err
+    assert quick.say("knobs", "nonsense").status == 38
     assert quick.say("forecast", "--set", "nonsense=1").status == 38
     assert quick.say("forecast", "--set", "cuda-graph-max-bs").status == 38
     assert quick.say("script", "diff", "--set", "cuda-graph-max-bs=0").status == 24

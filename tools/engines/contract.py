@@ -108,6 +108,8 @@ def _spelling_remarks(
             yield from _variable_remarks(knob, text, version)
         elif known_flags is not None and text.startswith("-"):
             yield from _by_help(knob, text, known_flags)
+            if knob is not None and text in known_flags:
+                yield from (each for each in _flag_remarks(engine, knob, text, version) if each.kind == "deprecated")
         elif knob is None:
             yield _unknown(engine, text, version)
         else:

@@ -106,6 +106,9 @@ def judge_fit(
     if free is None:
         return Fit("unsure", "The last start did not say how much memory it left: there is nothing to forecast from.")
     said = f"{free.low:.2f} to {free.high:.2f} GB stay free after capture"
+    if free.high < 0:
+        said = f"It takes {-free.high:.2f} to {-free.low:.2f} GB more than the GPU has; the floor is {floor_gb:g} GB"
+        return Fit("does not fit", f"{said}.{''.join(f' {caveat}' for caveat in caveats)}")
     notes = "".join(f" {caveat}" for caveat in caveats)
     first = ""
     if need is not None and free.low < need.gb.high:

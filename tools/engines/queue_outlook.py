@@ -25,6 +25,12 @@ def queue_outlook(
     return tuple(sentences)
 
 
+def between(tokens: Span) -> str:
+    """A number of tokens, or from where to where it lies."""
+    low, high = int(tokens.low), int(tokens.high)
+    return f"{low:,}" if high - low <= 0.001 * high else f"between {low:,} and {high:,}"
+
+
 def _range(before: Configuration, after: Configuration) -> list[str]:
     now, then = before.sizes, after.sizes
     if not then:
@@ -64,7 +70,7 @@ def _pool(after: Configuration, facts: StartupFacts, tokens: Span) -> list[str]:
     said = [
         f"The KV pool keeps about {facts.kv_tokens:,} tokens."
         if facts.kv_tokens is not None and abs(tokens.low - facts.kv_tokens) < 0.002 * facts.kv_tokens + 1
-        else f"The KV pool goes from {facts.kv_tokens or 0:,} to {low:,} to {int(tokens.high):,} tokens."
+        else f"The KV pool goes from {facts.kv_tokens or 0:,} to {between(tokens)} tokens."
     ]
     levels = {size for size in (max(after.sizes, default=0), after.max_running or 0) if size}
     for level in sorted(levels):

@@ -14,6 +14,7 @@ from agent.domain import Forecast, ForecastRow, Interval
 from tools.engines.catalogue import knob_named
 from tools.engines.facts import Capture, StartupFacts
 from tools.engines.model_shape import ModelShape
+from tools.engines.queue_outlook import between
 from tools.engines.restart_time import restart_seconds
 from tools.engines.sglang_capture import LARGEST, DecodeCost, Span, comparable, decode_cost, outward
 from tools.engines.sglang_configuration import sizes_in
@@ -259,7 +260,7 @@ def _queue(
         said.append(f"Steps of up to {max(sizes)} tokens run captured; larger ones run eager.")
     if tokens is not None and running:
         said.append(
-            f"The KV pool goes from {facts.kv_tokens or 0:,} to {int(tokens.low):,} to {int(tokens.high):,} tokens: "
+            f"The KV pool goes from {facts.kv_tokens or 0:,} to {between(tokens)} tokens: "
             f"{int(tokens.low) // running:,} for each of {running}. Past that they are preempted and computed again."
         )
     return tuple(said)

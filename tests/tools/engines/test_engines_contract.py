@@ -76,6 +76,21 @@ def test_the_installed_engines_own_help_is_believed():
     assert (basis.kind, basis.refuse) == ("asked", False)
 
 
+def test_a_flag_that_the_help_lists_may_be_deprecated_all_the_same():
+    """The catalogue knows what the help does not say."""
+    asked = Installed(version="0.5.14", flags=flags_in_help(USAGE), basis="the --help of the installed 0.5.14")
+
+    remarks = check_contract(
+        "sglang",
+        "0.5.14",
+        launch={"cuda-graph-max-bs": "96"},
+        spelled={"cuda-graph-max-bs": "--cuda-graph-max-bs"},
+        installed=asked,
+    )
+
+    assert [(remark.kind, remark.refuse) for remark in remarks] == [("deprecated", False), ("asked", False)]
+
+
 @pytest.mark.parametrize("changed", [(), ("max-running-requests",)])
 def test_what_is_installed_counts_and_not_what_runs(changed):
     """The next start is the installed version's: it has dropped the flag, though the running one was started with it."""
