@@ -334,8 +334,11 @@ def _await_ready(layout: Layout) -> None:
 
 
 def _ready(layout: Layout, post: Post) -> bool:
-    """Whether a worker has said that it is up; a router is when it listens."""
-    return answers(post.port) if post.name == "router" else _READY[layout.engine] in _printed(layout, post)
+    """Whether a worker listens and has said that it is up; a router is when it listens.
+
+    The journal keeps what a unit of the same name has said before, so that its word alone is not enough.
+    """
+    return answers(post.port) and (post.name == "router" or _READY[layout.engine] in _printed(layout, post))
 
 
 def _printed(layout: Layout, post: Post) -> bytes:
