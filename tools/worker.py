@@ -433,12 +433,15 @@ class Worker:
             )
         return shown
 
-    def contract(self, snapshot: Snapshot, change: Change) -> tuple[Remark, ...]:
-        """What the engine would refuse, clamp, cut or ignore in the launch as the change would leave it."""
+    def contract(self, snapshot: Snapshot, change: Change, installed: Installed | None = None) -> tuple[Remark, ...]:
+        """What the engine would refuse, clamp, cut or ignore in the launch as the change would leave it.
+
+        What is installed is asked, unless somebody has asked it already.
+        """
         written = self.launch(snapshot.script, snapshot.version)
         launch: dict[str, str | None] = {name: one.value for name, one in written.items()}
         spelled = {name: one.spelling for name, one in written.items()}
-        installed = self.installed(snapshot)
+        installed = installed or self.installed(snapshot)
         if installed.flags is not None:
             spelled |= {word: word for word in _other_flags(snapshot) if word not in spelled.values()}
         for setting in change.settings:

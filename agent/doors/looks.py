@@ -228,10 +228,10 @@ def _on_worker(parts: Assembly, knob: Knob) -> _OnWorker:
         return _OnWorker(parts.parts.settings.version, None, None, None, ())
     written = worker.value_in(snapshot.script, knob, snapshot.version)
     as_it_is = Change(worker=worker.name, operation="set", summary="as it is")
+    installed = worker.installed(snapshot)
     remarks = tuple(
         remark.says
-        for remark in worker.contract(snapshot, as_it_is)
+        for remark in worker.contract(snapshot, as_it_is, installed)
         if remark.knob == knob.name or knob.name in remark.says
     )
-    installed = worker.installed(snapshot)
     return _OnWorker(snapshot.version, snapshot.in_force, written.value, installed, remarks)
