@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from evals.lab.arguments import configured, parse, resolve
+from evals.lab.arguments import configured, parse, parser, recorded, resolve
 from evals.lab.dialect import Dialect
 from evals.lab.specimen import DEEPSEEK_V4_FLASH
 from tools.engines.catalogue import knobs
@@ -164,3 +164,20 @@ def test_a_worker_whose_flags_lie_in_a_file(put_up):
     worker.edit((flag, "    --config worker.yaml \\\n"))
 
     assert json.loads(worker.player.get("/server_info")[1])["mem_fraction_static"] == 0.8
+
+
+@pytest.mark.parametrize("version", ["0.5.13", "0.5.14", "0.5.20"])
+def test_spellings_of_the_catalogue_are_known_or_not_as_it_says(version):
+    """Two readings of the released wheels agree: the catalogue's spellings and what the practice worker takes."""
+    known = set(parser(recorded()["server_args"], dialect=Dialect(version))._option_string_actions)
+    at = tuple(int(part) for part in version.split("."))
+    for knob in knobs("sglang"):
+        for spelling in knob.spellings if knob.kind == "flag" else ():
+            begins, ends = (
+                tuple(int(part) for part in text.split(".")) if text else other
+                for text, other in ((spelling.since, (0,)), (spelling.until, (9,)))
+            )
+            matching = [name for name in known if name == spelling.text] or [
+                name for name in known if name.startswith(spelling.text)
+            ]
+            assert (len(matching) == 1) is (begins <= at < ends), spelling.text
