@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from evals.lab.bodies import error, read
-from evals.lab.conversation import tokens
+from evals.lab.bodies import chatted, error, prompted, read
 from evals.lab.specimen import Specimen
 
 NOWHERE = "2.2.2.2"
@@ -96,6 +95,7 @@ def paired(side: Side, port: int) -> Middleware:
         if request.method != "POST" or request.path not in GENERATING:
             return await handler(request)
         body = await read(request)
+        length = _length(request.path, body)
         rid = str(body.get("rid") or f"{SystemRandom().getrandbits(128):032x}")
         room = _room(body, port)
         if room is None:
@@ -114,7 +114,7 @@ def paired(side: Side, port: int) -> Middleware:
             answered = await handler(request)
             served = answered.status == 200
         finally:
-            await side.after(room, _length(body), served=served)
+            await side.after(room, length, served=served)
         return answered
 
     return through
@@ -131,12 +131,16 @@ async def _failed(request: web.Request, why: str, *, streamed: bool) -> web.Stre
     return response
 
 
-def _length(body: Mapping[str, Any]) -> int:
-    """About how many prompt tokens a request has."""
-    ids = body.get("input_ids")
-    if isinstance(ids, list):
-        return len(ids)
-    return tokens(json.dumps([body.get(field) for field in ("messages", "text", "prompt", "tools")]))
+def _length(path: str, body: Mapping[str, Any]) -> int:
+    """Prompt tokens of a request; a side looks at what it is asked before it goes to the room.
+
+    Raises:
+        ValueError: it makes no sense.
+    """
+    if path == "/v1/chat/completions":
+        return chatted(body).length
+    prompt = {"text": body.get("prompt"), "input_ids": body.get("prompt")} if path == "/v1/completions" else body
+    return prompted(prompt).length
 
 
 def _room(body: Mapping[str, Any], port: int) -> Room | None:

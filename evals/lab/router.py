@@ -121,14 +121,21 @@ class Router:
         body["bootstrap_host"] = urlsplit(prefill.url).hostname
         body["bootstrap_port"] = prefill.bootstrap
         body["bootstrap_room"] = self._chance.getrandbits(63)
-        computed = asyncio.create_task(_drained(self.client.post(f"{prefill.url}{request.path}", json=body)))
+        computed = asyncio.create_task(_whole(self.client.post(f"{prefill.url}{request.path}", json=body)))
+        decoded = asyncio.create_task(_begun(self.client.post(f"{decode}{request.path}", json=body)))
         try:
-            async with self.client.post(f"{decode}{request.path}", json=body) as answer:
+            await asyncio.wait((computed, decoded), return_when=asyncio.FIRST_COMPLETED)
+            if not decoded.done() and computed.result().status != 200:
+                # The decode side would wait for a prompt that nobody computes.
+                refused = computed.result()
+                return web.Response(body=refused.body, status=refused.status, content_type=refused.kind)
+            async with await decoded as answer:
                 return await _passed(request, answer)
         finally:
             # A client that goes away takes both requests with it.
-            computed.cancel()
-            await asyncio.gather(computed, return_exceptions=True)
+            for asked in (computed, decoded):
+                asked.cancel()
+            await asyncio.gather(computed, decoded, return_exceptions=True)
 
 
 @web.middleware
@@ -157,11 +164,22 @@ async def _passed(request: web.Request, answer: ClientResponse) -> web.StreamRes
     return passed
 
 
-async def _drained(asked: Awaitable[ClientResponse]) -> None:
-    """Read an answer that nobody wants."""
+class _Whole(NamedTuple):
+    """An answer that was read to its end."""
+
+    status: int
+    body: bytes
+    kind: str
+
+
+async def _whole(asked: Awaitable[ClientResponse]) -> _Whole:
     response = await asked
     async with response:
-        await response.read()
+        return _Whole(response.status, await response.read(), response.content_type)
+
+
+async def _begun(asked: Awaitable[ClientResponse]) -> ClientResponse:
+    return await asked
 
 
 async def _status(asked: Awaitable[ClientResponse]) -> int:
