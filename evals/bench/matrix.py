@@ -58,6 +58,8 @@ class Matrix(Protocol):
         """Take one, and say what is wrong; None: nothing."""
 
 
+IDLE = {"silent": 3, "real": 2}
+"""Matrices whose points mostly wait for the wall's clock: how many times as many are taken at once."""
 MATRICES: dict[str, Matrix] = {
     "crash": matrix_crash,
     "helper": matrix_helper,
@@ -152,7 +154,7 @@ def main(argv: Sequence[str]) -> int:
             counts[name] = len(every)
             done = {result.point.id for result in results if result.point.matrix == name}
             chosen = [point for point in (every if said.all else share(every, said.rotation)) if point.id not in done]
-            for result in run(under, chosen, said.at_once):
+            for result in run(under, chosen, said.at_once * IDLE.get(name, 1)):
                 results.append(result)
                 _keep(said.resume, result)
                 if result.wrong is not None:

@@ -24,15 +24,17 @@ from tools.transaction import Writer
 BATCHES, BATCH = 16, 50
 """Mutated plans: 800."""
 FILE_ROUNDS, PROCESS_ROUNDS = 10, 8
+ALWAYS = 3
+"""Batches of each kind that are always taken."""
 FOREIGN = b"\n# somebody was here\n"
 PATIENCE = 60.0
 
 
 def points(_: Campaign) -> list[Point]:
     """800 mutated plans and requests, 120 changes of the file and 80 of the process."""
-    plans = [Point("approval", f"plan | {number}", True, BATCH) for number in range(BATCHES)]
-    files = [Point("approval", f"file | {number}", True, len(FILE_CASES)) for number in range(FILE_ROUNDS)]
-    processes = [Point("approval", f"process | {number}", True, 10) for number in range(PROCESS_ROUNDS)]
+    plans = [Point("approval", f"plan | {number}", number < ALWAYS, BATCH) for number in range(BATCHES)]
+    files = [Point("approval", f"file | {number}", number < ALWAYS, len(FILE_CASES)) for number in range(FILE_ROUNDS)]
+    processes = [Point("approval", f"process | {number}", number < ALWAYS, 10) for number in range(PROCESS_ROUNDS)]
     return [*plans, *files, *processes]
 
 

@@ -19,6 +19,8 @@ from evals.campaigns.host import VirtualHost
 from evals.campaigns.oracle import journal
 
 BATCHES, RACES = 20, 10
+ALWAYS = 4
+"""Batches that are always taken."""
 TTL = 1.0
 """Seconds of a lease here."""
 PATIENCE = 60.0
@@ -28,9 +30,8 @@ STOPS = ("lease", "open", "edit", "restart")
 
 def points(_: Campaign) -> list[Point]:
     """100 races of two agents, and 100 in which one is stopped past its lease."""
-    return [
-        Point("lease", f"{'race' if number % 2 else 'stopped'} | {number}", True, RACES) for number in range(BATCHES)
-    ]
+    kinds = ("stopped", "race")
+    return [Point("lease", f"{kinds[number % 2]} | {number}", number < ALWAYS, RACES) for number in range(BATCHES)]
 
 
 def check(campaign: Campaign, point: Point) -> str | None:

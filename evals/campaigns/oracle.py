@@ -76,7 +76,8 @@ def truth(ground: Ground | RealGround, was: Before, story: str) -> Truth:
 
 
 def _is_litter(path: Path) -> bool:
-    return path.name.startswith("swap") or path.name.endswith(".part") or path.name == "spare"
+    """What an undo puts in the script's place. Working files of a helper that was killed are written over some day."""
+    return path.name.startswith("swap") and not path.name.endswith(".part")
 
 
 def _configuration(argv: Sequence[str], story: str) -> str:
@@ -137,11 +138,11 @@ def end_of(ground: Ground | RealGround, was: Before, story: str, run: str) -> En
 
 
 FITTING: Mapping[str, tuple[Truth, ...]] = {
-    "new": (Truth("new", "new", "committed", 2, ()),),
+    "new": (Truth("new", "new", "committed", 0, ()),),
     "restored": (Truth("old", "first", "undone", 0, ()), Truth("old", "old", "undone", 0, ())),
     "untouched": (Truth("old", "first", "none", 0, ()), Truth("old", "first", "undone", 0, ())),
 }
-"""What a proven state may look like; `writes` is compared for `untouched` and `new` only."""
+"""What a proven state may look like; `writes` is compared for `untouched` only."""
 
 
 def contradiction(record: Record | None, real: Truth) -> str | None:
@@ -150,7 +151,7 @@ def contradiction(record: Record | None, real: Truth) -> str | None:
     if state == "unknown":
         return None
     fitting = FITTING[state]
-    if state == "restored":
+    if state != "untouched":
         real = real._replace(writes=0)
     if real in fitting:
         return None
