@@ -68,7 +68,7 @@ def capture_plan(values: Mapping[str, Any], seqs: int, batched: int) -> Capture:
                        piecewise=[], full=[])  # fmt: skip
     drafts = int((values["speculative_config"] or {}).get("num_speculative_tokens", 0))
     if sizes is not None:
-        chosen = sorted(set(sizes))
+        chosen = sorted({int(size) for size in sizes})
         if top is not None and top != chosen[-1]:
             raise ValueError(
                 f"customized max_cudagraph_capture_size(={top}) should be consistent with the max value of"
