@@ -238,10 +238,10 @@ def _vllm(launch: Launch) -> Iterable[Coupled]:
         yield Coupled(
             "ignored", "gpu-memory-utilization", "kv-cache-memory-bytes is given and wins over gpu-memory-utilization."
         )
-    if _has(launch, "enable-prefix-caching") and _has(launch, "no-enable-prefix-caching"):
-        yield Coupled(
-            "ignored", "enable-prefix-caching", "Both ways of prefix caching are written; the later one counts."
-        )
+    for name in ("enable-prefix-caching", "async-scheduling"):
+        if _has(launch, name) and _has(launch, f"no-{name}"):
+            says = f"{name} and no-{name} are both written, and the later one counts: take no-{name} out instead."
+            yield Coupled("ignored", name, says)
     if _has(launch, "VLLM_ATTENTION_BACKEND") and _has(launch, "attention-backend"):
         yield Coupled("ignored", "VLLM_ATTENTION_BACKEND", "attention-backend is given and wins over the variable.")
     if _has(launch, "enable-auto-tool-choice") and not _has(launch, "tool-call-parser"):

@@ -34,6 +34,7 @@ def forecast_rows(
     free: Interval | None,
     need: PrefillNeed | None,
     restart: Interval | None,
+    floor_gb: float,
     inside: Inside | None = None,
 ) -> tuple[ForecastRow, ...]:
     """One row for each quantity that is known.
@@ -49,6 +50,7 @@ def forecast_rows(
         free: GB that stay free after capture.
         need: What the first full prefill takes of it.
         restart: Seconds from stop to ready.
+        floor_gb: What has to stay free.
         inside: What the graphs hold, where the model's sizes are known.
     """
     rows: list[ForecastRow] = []
@@ -71,12 +73,27 @@ def forecast_rows(
         rows.append(ForecastRow(name="peak while capturing", now=None, then=inside.peak))
     if free is not None:
         rows.append(ForecastRow(name="free after capture", now=facts.free_after_capture_gb, then=free))
+    if free is not None:
+        rows.append(headroom(free, floor_gb, facts.free_after_capture_gb))
     if need is not None:
         rows.append(ForecastRow(name="first full prefill", now=None, then=need.gb))
     rows.append(ForecastRow(name="capture seconds", now=None if decode is None else decode.seconds, then=cost.seconds))
     if restart is not None:
         rows.append(ForecastRow(name="restart seconds", now=None, then=restart))
     return tuple(rows)
+
+
+def headroom(free: Interval, floor_gb: float, now: float | None) -> ForecastRow:
+    """What of the free memory lies above the floor; its low end is what is at risk.
+
+    Args:
+        free: GB that stay free after capture.
+        floor_gb: What has to stay free.
+        now: What is free now; None: not known.
+    """
+    low, high = outward(Span(free.low - floor_gb, free.high - floor_gb))
+    then = Interval(low=low, high=high, unit="GB", basis=f"free after capture, less the floor of {floor_gb:g} GB")
+    return ForecastRow(name="headroom", now=None if now is None else round(now - floor_gb, 2), then=then)
 
 
 def judge_fit(

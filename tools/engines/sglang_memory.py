@@ -131,6 +131,7 @@ def forecast(
         free=free,
         need=need,
         restart=restart,
+        floor_gb=floor_gb,
         inside=inside_graphs(after, cost.gb, shape),
     )
     fits, why = judge_fit(free, floor_gb, need=need, caveats=_caveats(cost, streams, indexer), unknown=unknown)

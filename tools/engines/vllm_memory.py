@@ -13,6 +13,7 @@ from typing import Final, Literal
 from agent.domain import Forecast, ForecastRow, Interval
 from tools.engines.catalogue import knob_named
 from tools.engines.facts import Capture, StartupFacts
+from tools.engines.forecast_rows import headroom
 from tools.engines.model_shape import ModelShape
 from tools.engines.queue_outlook import between
 from tools.engines.restart_time import restart_seconds
@@ -73,7 +74,7 @@ def forecast(
     if unknown:
         free = None
     restart = restart_seconds(facts, start_seconds, [cost.seconds] if sizes else [])
-    rows = _rows(facts, last, sizes, pool, cost, free_now, free, restart)
+    rows = _rows(facts, last, sizes, pool, cost, free_now, free, restart, floor_gb)
     fits, why = _judge(free, floor_gb, pool, unknown)
     refused = None if unknown else _refused_at_start(facts, change, tokens)
     if refused is not None:
@@ -212,6 +213,7 @@ def _rows(
     free_now: float | None,
     free: Interval | None,
     restart: Interval | None,
+    floor_gb: float,
 ) -> tuple[ForecastRow, ...]:
     rows: list[ForecastRow] = []
     if facts.weights_gb is not None:
@@ -225,6 +227,7 @@ def _rows(
     rows.append(ForecastRow(name="decode graphs", now=None if last is None else last.gb, then=cost.gb))
     if free is not None:
         rows.append(ForecastRow(name="free after capture", now=free_now, then=free))
+        rows.append(headroom(free, floor_gb, free_now))
     rows.append(ForecastRow(name="capture seconds", now=None if last is None else last.seconds, then=cost.seconds))
     if restart is not None:
         rows.append(ForecastRow(name="restart seconds", now=None, then=restart))

@@ -9,6 +9,7 @@ import pytest
 
 from tools.engines.asking import ask
 from tools.engines.catalogue import in_force, knob_named, knobs
+from tools.engines.contract import check_contract
 from tools.engines.drift import compare
 from tools.engines.engine import engine_of
 from tools.engines.log_lines import lines_of
@@ -155,3 +156,14 @@ def test_a_start_of_sglang_is_followed_by_what_it_says():
     assert len([far for far in said if far in decode]) >= 5
     assert said[-1] == "ready"
     assert said.index("weights loaded") < said.index("KV pool allocated") < said.index(decode[2])
+
+
+def test_a_switch_of_vllm_is_not_written_both_ways():
+    """The launch turns it off by name: the one to take out is named."""
+    launch = {"async-scheduling": "", "no-async-scheduling": ""}
+    spelled = {name: f"--{name}" for name in launch}
+
+    (remark,) = check_contract("vllm", "0.24.0", launch=launch, spelled=spelled, changed={"async-scheduling"})
+
+    assert (remark.kind, remark.knob) == ("ignored", "async-scheduling")
+    assert "take no-async-scheduling out instead" in remark.says

@@ -411,3 +411,14 @@ def test_a_list_of_sizes_goes_before_a_largest_size():
     assert "up to 50" in largest({"cuda-graph-bs": "1 2 4 50", "cuda-graph-max-bs": "96"})
     assert "up to 96" in largest({"cuda-graph-bs": None, "cuda-graph-max-bs": "96"})
     assert "up to 256" in largest({"cuda-graph-max-bs": None, "cuda-graph-bs": None})
+
+
+@pytest.mark.parametrize(("floor", "fits"), [(6.0, "fits"), (11.4, "unsure"), (12.0, "does not fit")])
+def test_the_headroom_at_risk_is_a_row(floor, fits):
+    """Free memory less the floor: its low end below zero is what may be missing."""
+    found = forecast(facts=facts_of("q_bs32"), change=TO_96, floor_gb=floor)
+    headroom, free = row(found, "headroom"), found.free_after_capture
+
+    assert headroom.low == pytest.approx(free.low - floor, abs=0.011)
+    assert headroom.high == pytest.approx(free.high - floor, abs=0.011)
+    assert found.fits == fits
