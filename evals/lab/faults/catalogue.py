@@ -16,7 +16,7 @@ from evals.lab.faults.applying import (
     StaleRestart,
 )
 from evals.lab.faults.condition import Conditions, rule
-from evals.lab.faults.fault import Fault, Faults, Parameter
+from evals.lab.faults.fault import Fault, Parameter
 from evals.lab.faults.garbling import (
     AdapterCorruption,
     DepthCorruption,
@@ -41,6 +41,7 @@ from evals.lab.faults.starting import (
     StartupOom,
     SupervisorLoop,
 )
+from evals.lab.faults.together import Faults
 from evals.lab.private import Shelf
 from evals.lab.vllm_0_24.arguments import defaults
 

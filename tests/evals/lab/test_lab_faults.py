@@ -1,13 +1,17 @@
 """How faults are named, when they are there, and what the two of the seeds do by themselves."""
 
+import re
+from pathlib import Path
 from random import Random
 
 import pytest
+import yaml
 
 from evals.lab.ask import Ask
 from evals.lab.conversation import understand
 from evals.lab.faults import FAULTS, Conditions, Faults, Sight, build, check, listing
 from evals.lab.faults.condition import rule
+from evals.lab.faults.incidents import of_incident
 from evals.lab.private import Shelf
 from evals.lab.replies import reply
 
@@ -172,3 +176,48 @@ def test_what_a_fault_remembers_lies_in_the_private_folder(tmp_path):
     shelf.write("x", None)
     assert other.read("x") is None
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["x.json"]
+
+
+INCIDENTS = yaml.safe_load((Path(__file__).resolve().parents[2] / "data" / "lab" / "fault_models.yaml").read_text())
+
+
+@pytest.mark.parametrize("incident", INCIDENTS, ids=lambda incident: incident["id"])
+def test_an_incident_has_its_faults_here(incident):
+    """Every public incident's fault model comes out as faults that can be made."""
+    names = of_incident(incident["lab"], incident["change"])
+
+    assert names
+    check(names)
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters", "change", "names"),
+    [
+        ("wedge", {"after_requests": [5, 9]}, {}, ["wedge-after-requests:least=5,most=9,health=1,when="]),
+        ("wedge", {"trigger": "full_batch", "health_ok": False}, {}, ["wedge-at-full-batch:health=0"]),
+        ("throughput_scale", {"factor": 0.5}, {}, ["throughput-drop:factor=2,compiling=0"]),
+        ("startup_oom", {}, {"old": "32", "new": "70"}, ["startup-oom:row=0.3"]),
+        ("startup_oom", {"fail_mode": "hang"}, {}, ["startup-hang"]),
+        ("ignored_setting", {"setting": "flag:max_num_seqs"}, {}, ["ignored-value:setting=--max-num-seqs"]),
+        ("second_start_crash", {"above": 8, "note": "x"}, {}, ["second-start-crash:above=8"]),
+        ("livelock", {}, {}, ["livelock"]),
+    ],
+)
+def test_a_fault_model_is_read(model, parameters, change, names):
+    """Counts, shares and factors are taken over; memory is scaled to the practice worker's."""
+    assert list(of_incident({"fault_model": model, "params": parameters}, change)) == names
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters", "said"),
+    [
+        ("wedges", {}, "do you mean 'wedge'"),
+        ("throughput_scale", {"factor": 0}, "makes no sense"),
+        ("ignored_setting", {}, "makes no sense"),
+        ("slot_leak", {"leak_per_1k_requests": 5000}, "share is 0 to 1, not 5"),
+    ],
+)
+def test_a_fault_model_that_makes_no_sense_is_refused(model, parameters, said):
+    """An unknown model is refused with the nearest one, parameters that cannot be with the reason."""
+    with pytest.raises(ValueError, match=re.escape(said)):
+        of_incident({"fault_model": model, "params": parameters})
