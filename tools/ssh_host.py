@@ -30,6 +30,8 @@ DEAD_SECONDS = 25
 on the host too."""
 SLACK_SECONDS = 15.0
 """How much later than on the host a command's limit is over here: the way there and back."""
+ROOM_SECONDS = 3.0
+"""How long to ask for one more session before it is said that there is none."""
 READ_SECONDS = 60.0
 """A file that is read may pause for so long."""
 GRACE_SECONDS = 10.0
@@ -279,11 +281,7 @@ class LinkedHost:
         """Start the launcher and hand it a wish."""
         become = ("sudo", "-n", "--") if self._target.become == "sudo" else ()
         made = order(self._target.python, wish, content, mark=secrets.token_hex(16), become=become)
-        try:
-            channel = self._open(command, lambda link: link.begin(made.line, CONNECT_SECONDS), link)
-        except TurnedAway as turned:
-            said = f"sshd opens no further session (see its MaxSessions): {turned}"
-            raise HostError(self.name, command, None, said) from turned
+        channel = self._session(command, made.line, link)
         try:
             try:
                 send(channel, made.sent, self._clock() + limit + SLACK_SECONDS, self._clock)
@@ -295,6 +293,25 @@ class LinkedHost:
             yield channel, Frames(channel, made.mark, self._clock)
         finally:
             channel.close()
+
+    def _session(self, command: Sequence[str], line: str, link: Link | None) -> Conversation:
+        """A conversation with a shell.
+
+        Sshd counts a session until its last process has ended, which is a little later than we have its answer.
+
+        Raises:
+            NoAnswer: there is no connection.
+            HostError: the host opens no further session.
+        """
+        deadline = self._clock() + ROOM_SECONDS
+        while True:
+            try:
+                return self._open(command, lambda link: link.begin(line, CONNECT_SECONDS), link)
+            except TurnedAway as turned:
+                if self._clock() >= deadline:
+                    said = f"sshd opens no further session (see its MaxSessions): {turned}"
+                    raise HostError(self.name, command, None, said) from turned
+            threading.Event().wait(0.1)
 
     def _next(
         self, command: Sequence[str], channel: Conversation, frames: Frames, deadline: float

@@ -118,7 +118,10 @@ def _hop(lookup: Lookup, target: SshTarget) -> _Resolved:
     try:
         said = lookup(target)
     except ValueError as error:
-        raise BadSettings(f"{target.name}: ssh_config cannot be used: {error}.", "Correct it.") from error
+        raise BadSettings(
+            f"{target.name}: ssh_config cannot be used: {error}.",
+            'Correct it, or name another file, such as one without "Match exec", with config = "...".',
+        ) from error
     address = said["hostname"]
     port = int(said.get("port", 22))
     keys = (target.identity,) if target.identity else tuple(said.get("identityfile", ()))

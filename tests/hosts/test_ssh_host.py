@@ -6,6 +6,7 @@ import hashlib
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -211,7 +212,7 @@ def test_our_files_are_shipped_by_their_hash(host) -> None:
     assert say("stat", "-c", "%i", one) == inode
     host.run(["tee", one], stdin=b"garbage", timeout=60)
     assert host.read(host.ship("probe.py", b"print(1)")) == b"print(1)"
-    assert say("stat", "-c", "%a", host.directory) == "700"
+    assert say("stat", "-c", "%a", host.directory, str(Path(host.directory).parent)) == "700\n700"
     assert host.ship("../../x.py", b"x").startswith(f"{host.directory}/shipped/")
     assert say("ls", "-A", str(Path(two).parent)) == "probe.py"
 
@@ -240,3 +241,22 @@ def test_a_full_disk_refuses_what_is_shipped_and_nothing_else(machine, way) -> N
             assert host.run(["cat"], stdin=load, timeout=60, environ={"TMPDIR": "/srv/full"}).stdout == load
     finally:
         machine.run(["umount", "/srv/full"])
+
+
+def test_many_threads_share_a_connection(host) -> None:
+    """A heartbeat, a load and questions go on at once, and every answer is for whoever asked."""
+
+    def ask(number: int) -> list[bytes]:
+        return [
+            host.run(["/bin/sh", "-c", f"read x; echo {number} $x"], stdin=b"%d\n" % turn, timeout=120).stdout
+            for turn in range(6)
+        ]
+
+    with (
+        host.stream(["/bin/sh", "-c", "while :; do echo load; sleep 0.05; done"], silence=60) as lines,
+        ThreadPoolExecutor(6) as pool,
+    ):
+        asked = list(pool.map(ask, range(6)))
+        heard = iter(lines)
+        assert {next(heard) for _ in range(20)} == {b"load"}
+    assert asked == [[b"%d %d\n" % (number, turn) for turn in range(6)] for number in range(6)]

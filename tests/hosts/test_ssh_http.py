@@ -5,8 +5,14 @@ from __future__ import annotations
 import socket
 import textwrap
 import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from agent.errors import NoAnswer
 from tools.ssh import SshHost
@@ -60,8 +66,26 @@ SERVER = textwrap.dedent("""
         def log_message(self, *_):
             pass
 
-    ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Answers).serve_forever()
+    server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Answers)
+    if len(sys.argv) > 2:
+        import ssl
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(sys.argv[2])
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.serve_forever()
 """)
+
+
+def serve(machine, unit: str, number: int, *more: str) -> None:
+    """Start a server on the machine and wait until it listens."""
+    machine.run(["systemd-run", f"--unit={unit}", "python3", "/srv/server.py", str(number), *more])
+    until = time.monotonic() + 60
+    while True:
+        with socket.socket() as asking:
+            if asking.connect_ex(("127.0.0.1", number)) == 0:
+                return
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -75,14 +99,7 @@ def port(machine):
     )
     machine.write("/etc/hosts", hosts + b"\n127.0.0.1 inside\n")
     machine.write("/srv/server.py", SERVER.encode())
-    machine.run(["systemd-run", "--unit=answers", "python3", "/srv/server.py", str(number)])
-    until = time.monotonic() + 60
-    while True:
-        with socket.socket() as asking:
-            if asking.connect_ex(("127.0.0.1", number)) == 0:
-                break
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    serve(machine, "answers", number)
     yield number
     machine.run(["systemctl", "stop", "answers"])
     machine.write("/etc/hosts", hosts)
@@ -137,3 +154,41 @@ def test_an_endpoint_that_is_not_there_is_no_answer(asking, port, url) -> None:
         taken.bind(("127.0.0.1", 0))
         with pytest.raises(NoAnswer):
             asking.http("GET", url.format(port=port, free=taken.getsockname()[1]), timeout=10)
+
+
+def certificate(name: str) -> bytes:
+    """A key and a certificate that vouches for itself, in one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    called = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(called)
+        .issuer_name(called)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return private + made.public_bytes(Encoding.PEM)
+
+
+def test_https_is_checked_as_the_machine_itself_would(machine, asking, port) -> None:
+    """A certificate that the machine trusts is enough; one that it does not trust is no answer."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        number = taken.getsockname()[1]
+    pem = certificate("inside")
+    machine.write("/srv/tls.pem", pem, mode=0o600)
+    serve(machine, "answers-tls", number, "/srv/tls.pem")
+    try:
+        with pytest.raises(NoAnswer, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
+            asking.http("GET", f"https://inside:{number}/", timeout=60)
+        machine.write("/usr/lib/ssl/cert.pem", pem[pem.index(b"-----BEGIN CERT") :])
+        assert asking.http("GET", f"https://inside:{number}/", timeout=60) == (200, f"/ inside:{number}".encode())
+    finally:
+        machine.run(["rm", "-f", "/usr/lib/ssl/cert.pem"])
+        machine.run(["systemctl", "stop", "answers-tls"])

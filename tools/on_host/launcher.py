@@ -174,6 +174,7 @@ def read(wish: dict[str, Any], _: bytes) -> dict[str, Any]:
 
 def ship(wish: dict[str, Any], content: bytes) -> dict[str, Any]:
     """Put a file of ours where it belongs, unless the same bytes are there already."""
+    os.umask(0o077)
     folder = Path(wish["directory"])
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()
