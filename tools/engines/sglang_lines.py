@@ -168,6 +168,30 @@ IGNORABLE: Final = reasons(
             rb"Using default HuggingFace|max_total_tokens=\d+ is larger|max_running_requests was reduced|KV cache is forced as chunk cache",
             "clamp, which the line of limits shows",
         ),
+        (
+            rb"Allocating \S+ GB host memory|(?:At|De)tach(?:ed|ing) (?:HiCache|hybrid)|Hierarchical cache |HiCache|Creating (?:dynamic )?storage backend|Init Unified RadixTree|Prefetch operation|Write page to storage",
+            "memory of the host, not of the GPU",
+        ),
+        (
+            rb"Cache the graph|Compiling a graph|Try DeepGEMM|DeepGEMM|PP-parallel DeepGEMM|Required memory for warmup|Available memory \S+GB is less than required|torch\._dynamo|Pre-allocating symmetric memory",
+            "kernels that are compiled ahead; what they leave is read from the lines of the captures",
+        ),
+        (
+            rb"NCCL/RCCL warmup|GC (?:start|end)|Freezing GC|LONG GARBAGE|Process \S+ gpu_id|Running warmup|Warmup ended|Global server args updated|Config logging|Start update_weights|Update engine weights|dist_init_addr|Dummy health check",
+            "step of a process without figures of the start",
+        ),
+        (
+            rb"Defaulting to KV cache scaling|FP4 \(E2M1\) KV|Attention: Using KV4|group_size: |Scale param shape|w1_weight_scale_2|Expects weight\.size|(?:FP4|FP8|MXFP8) MoE: |Failed to load hf_quant_config|NVFP4 ",
+            "number formats of weights and cache",
+        ),
+        (
+            rb"(?:SPECULATIVE_MOE_A2A|LINEAR_ATTN_\w+)_BACKEND is not initialized|Non-overlap \(synchronous\)|avg_spec_accept|Added \S+ to \w+_BACKENDS|FlashInfer |FLASHINFER|When specifying --dsa|num_sm_parts mismatch|Current Triton version|Context parallel feature",
+            "choice of kernels",
+        ),
+        (
+            rb"NaN detected in|No logits available|Got unhandled regex|Sending a single large batch|Bit mask generation|Model attempted to call|Parsed value|Empty function name|Tool block ended|Unexpected tool_call_id",
+            "fate of single answers, which the checks judge by their content",
+        ),
     )
 )
 """Lines that say nothing about memory, speed, identity or failure, each with the reason why not."""
