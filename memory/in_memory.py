@@ -187,8 +187,10 @@ class InMemoryStore:
     def append_all(self, records: Iterable[Record]) -> Sequence[Record]:
         """Chain many records; those of runs that have one already are left out."""
         with self._lock:
-            new = {record.run: record for record in records if record.run not in self._records}
-            return tuple(map(self.append, new.values()))
+            wanted: dict[str, Record] = {}
+            for record in records:
+                wanted.setdefault(record.run, record)
+            return tuple(self.append(record) for run, record in wanted.items() if run not in self._records)
 
     def record(self, run: str) -> Record | None:
         """The record of a run."""

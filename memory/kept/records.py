@@ -36,7 +36,9 @@ class Records:
 
     def append_all(self, records: Iterable[Record]) -> Sequence[Record]:
         """Chain many records; those of runs that have one already are left out."""
-        wanted = {record.run: record for record in reversed(tuple(records))}
+        wanted: dict[str, Record] = {}
+        for record in records:
+            wanted.setdefault(record.run, record)
         with self._database.writing() as connection:
             self._database.dialect.lock_chain(connection)
             names = tuple(wanted)
@@ -44,7 +46,7 @@ class Records:
                 some = names[start : start + _AT_ONCE]
                 for run in connection.execute(select(RECORDS.c.run).where(RECORDS.c.run.in_(some))).scalars():
                     del wanted[run]
-            return self._chained(connection, tuple(reversed(wanted.values()))) if wanted else ()
+            return self._chained(connection, tuple(wanted.values())) if wanted else ()
 
     def _chained(self, connection: Connection, records: Sequence[Record]) -> Sequence[Record]:
         """Chain records that are new, in a transaction that keeps others away from the chain."""

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from agent.domain import Reading
+from agent.domain import Reading, Record
 from agent.errors import UnknownRun
 from memory.chain import NOTHING_BEFORE
-from memory.store import Store
+from memory.incidents import incidents
+from memory.store import Fact, Store
 
 
 def test_a_run_is_remembered_as_it_was_opened(store: Store, nouns: Any) -> None:
@@ -193,3 +194,109 @@ def test_a_plan_is_replaced_by_a_newer_one_of_its_run(store: Store, nouns: Any, 
     assert found is not None
     assert found.digest == newer.digest
     assert store.plan("r-2") is None
+
+
+def test_many_records_are_appended_together_or_not_at_all(store: Store, nouns: Any) -> None:
+    """An imported past is chained in its order; what has a record already, or comes twice, is left out."""
+    store.open_run(nouns.request("r-2"), nouns.owner)
+    first = store.append(nouns.record("r-1"))
+    past = [nouns.record(run, notes=(run,)) for run in ("r-1", "r-2", "r-3", "r-2")]
+    added = store.append_all(past)
+    assert [record.run for record in added] == ["r-2", "r-3"]
+    assert added[0].previous == first.hash
+    assert store.append_all(past) == ()
+    assert [record.run for record in store.records()] == ["r-3", "r-2", "r-1"]
+    assert (store.appended(), store.breaks()) == (3, ())
+    row = store.run("r-2")
+    assert row is not None
+    assert row.state == "recorded"
+
+
+def test_a_record_is_kept_as_its_text(store: Store, nouns: Any) -> None:
+    """The link of a run holds the very text that was hashed, and the links come in the order of the chain."""
+    kept = [store.append(nouns.record(f"r-{place}")) for place in range(1, 5)]
+    link = store.link("r-2")
+    assert link is not None
+    assert (link.seq, link.hash) == (2, kept[1].hash)
+    assert Record.model_validate_json(link.document) == kept[1]
+    assert store.link("r-9") is None
+    assert [one.seq for one in store.links()] == [1, 2, 3, 4]
+    assert [one.seq for one in store.links(after=1, limit=2)] == [2, 3]
+
+
+def test_the_end_of_a_chain_can_be_looked_at_alone(store: Store, nouns: Any) -> None:
+    """Looking at the newest records only finds that they hold, however many are asked for."""
+    assert store.breaks(newest=5) == ()
+    for place in range(1, 8):
+        store.append(nouns.record(f"r-{place}"))
+    assert [store.broken_at(newest=count) for count in (0, 1, 3, 7, 99)] == [None] * 5
+
+
+def test_baselines_are_found_by_worker_metric_phase_and_concurrency(store: Store, nouns: Any) -> None:
+    """What records measured is found from the newest, with the boot and the configuration that it was measured on."""
+    for place in (1, 2):
+        before, after = nouns.process(place), nouns.process(place + 10, argv=("sglang", "--other"))
+        readings = [
+            nouns.throughput("baseline", 32, 500.0 + place),
+            nouns.throughput("baseline", 64, 650.0 + place),
+            nouns.throughput("restored", 32, 510.0 + place),
+            Reading(metric="start_seconds", phase="baseline", value=90.0 + place, unit="s", n=1),
+        ]
+        store.keep_readings(f"r-{place}", readings)
+        store.append(nouns.record(f"r-{place}", execution=nouns.execution(before, after)))
+    store.append(nouns.record("r-3", worker="prefill", readings=(nouns.throughput("baseline", 32, 1.0),)))
+    starts = store.baselines("decode", metric="start_seconds")
+    assert [(one.run, one.seq, one.reading.value) for one in starts] == [("r-2", 2, 92.0), ("r-1", 1, 91.0)]
+    found = store.baselines("decode", metric="throughput_tokens_per_second", concurrency=32)
+    assert [(one.run, one.reading.phase) for one in found] == [
+        ("r-2", "restored"), ("r-2", "baseline"), ("r-1", "restored"), ("r-1", "baseline"),
+    ]  # fmt: skip
+    assert len({one.process for one in found}) == 4
+    assert len({one.configuration for one in found}) == 2
+    assert len(store.baselines("decode", limit=3)) == 3
+    assert [one.process for one in store.baselines("prefill")] == [""]
+
+
+def test_noise_can_be_asked_for_one_concurrency(store: Store, nouns: Any) -> None:
+    """A worker that is noisy at one concurrency is not noisy at another, and at one never measured nothing is known."""
+    for place in range(8):
+        wide, narrow = (1.1 if place % 2 else 0.9), (1.001 if place % 2 else 0.999)
+        readings = [
+            nouns.throughput("baseline", 1, 50.0 * wide, 51.0 * wide, 49.0 * wide),
+            nouns.throughput("baseline", 64, 650.0 * narrow, 651.0 * narrow, 649.0 * narrow),
+        ]
+        store.keep_readings(f"r-{place}", readings)
+        store.append(nouns.record(f"r-{place}", execution=nouns.execution(nouns.process(place))))
+    one, many = store.noise("decode", 1), store.noise("decode", 64)
+    assert one is not None
+    assert many is not None
+    assert one.boot_sd > 0.08 > 0.01 > many.boot_sd
+    assert store.noise("decode", 32) is None
+
+
+def test_facts_are_learned_per_worker_and_the_newest_comes_first(store: Store, nouns: Any) -> None:
+    """A later run's fact comes first, the same run's replaces its own, and another worker's is not ours."""
+    at = nouns.request().at
+
+    def fact(run: str, value: float, *, name: str = "gb_per_graph", worker: str = "decode") -> Fact:
+        return Fact(worker=worker, name=name, value=value, unit="GB", basis="measured", run=run, at=at)
+
+    for one in (fact("r-1", 0.5), fact("r-1", 0.6), fact("r-2", 0.7), fact("r-2", 9.0, name="restart_seconds")):
+        store.learn(one)
+    store.learn(fact("r-3", 1.0, worker="prefill"))
+    assert store.facts("decode", "gb_per_graph") == (fact("r-2", 0.7), fact("r-1", 0.6))
+    assert [one.name for one in store.facts("decode")] == ["restart_seconds", "gb_per_graph", "gb_per_graph"]
+    assert store.facts("nobody") == ()
+
+
+def test_a_teams_incident_is_kept_and_stays_tainted(store: Store) -> None:
+    """An incident of the team's own comes back as text from outside, and its id is taken from then on."""
+    shipped = incidents()
+    later, first = (one.model_copy(update={"id": f"our-{name}"}) for one, name in zip(shipped, "ba", strict=False))
+    assert store.add_incident(later)
+    assert store.add_incident(first)
+    assert store.add_incident(first), "the very same again changes nothing"
+    assert not store.add_incident(later.model_copy(update={"id": "our-a"}))
+    assert [one.id for one in store.incidents()] == ["our-a", "our-b"]
+    assert all(one.tainted for one in store.incidents())
+    assert store.incidents()[0].title == first.title
