@@ -80,8 +80,8 @@ def read_start(
 
 
 def start_seconds(facts: StartupFacts | None, phase: Phase, parts: Parts) -> Reading:
-    """How long a start took, by the timestamps of its log."""
-    seconds = facts.log_seconds if facts else None
+    """How long a start took, by its log, whose timestamps are whole seconds: a start within one counts as one."""
+    seconds = max(facts.log_seconds, 1.0) if facts and facts.log_seconds is not None else None
     return Reading(
         metric="start_seconds",
         phase=phase,

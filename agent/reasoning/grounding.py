@@ -62,7 +62,8 @@ def check_risk(risk: Risk, change: Change, evidence: Sequence[Evidence], precede
         if unknown or not way.because:
             raise ModelSlip(f"Cite ids that exist ({', '.join(texts) or 'none'}); {unknown or 'none'} do not.")
         _check_numbers(way.what, [change.summary, *(texts[cited] for cited in way.because)])
-    _check_numbers(risk.summary, [change.summary, *texts.values()])
+    counted = f"{len(precedents)} precedents"
+    _check_numbers(risk.summary, [change.summary, counted, *texts.values()])
 
 
 def _check_wish(wish: Wish, text: str, knobs: Sequence[Knob]) -> None:

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import pytest
 
-from agent.domain import Evidence, Request
+from agent.domain import Change, Evidence, Precedent, Request, Setting
 from agent.errors import ModelSlip
-from agent.reasoning.grounding import check_understanding
+from agent.reasoning.grounding import check_risk, check_understanding
 from agent.reasoning.reasoner import Tool, Understanding, Wish
 from agent.reasoning.rules import Rules
 from tools.engines.catalogue import knobs
@@ -195,3 +195,21 @@ def test_a_models_answer_must_fit_the_request(slip: Slip):
 
     with pytest.raises(ModelSlip):
         check_understanding(slip.answer, _request(slip.text), KNOBS, [fact])
+
+
+@pytest.mark.parametrize("count", range(12))
+def test_what_the_rules_say_of_a_risk_stands_their_own_checks(count: int):
+    """However many precedents there are, the rules are not replaced by themselves for a number that nobody measured."""
+    setting = Setting(
+        knob="disable-overlap-schedule", kind="flag", spelling="--disable-overlap-schedule", old="", new=None
+    )
+    change = Change(worker="decode", operation="set", settings=(setting,), summary="overlap scheduler on")
+    seen = (Evidence(id="e", what="the overlap scheduler is off", source="server info", at=datetime.now(UTC)),)
+    precedents = tuple(
+        Precedent(id=f"p-{'x' * number}", source="incident", what="It stood still.", why="same knob")
+        for number in range(count)
+    )
+
+    risk = Rules().assess_risk(change, knobs("sglang"), seen, precedents, ())
+
+    check_risk(risk, change, seen, precedents)
