@@ -11,6 +11,7 @@ import contextlib
 import os
 import shutil
 import signal
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from evals.campaigns.campaign import Campaign
 from evals.campaigns.disk import Effect, Image, images, traced
 from evals.campaigns.host import VirtualHost
 from tools.host import Completed
+from tools.local import LocalHost
 from tools.transaction import Writer
 
 VERBS = ("lease", "open", "edit", "restart", "commit", "undo")
@@ -64,6 +66,22 @@ class _Traced(VirtualHost):
         self.answer, effects = traced(argv, stdin, below, self.ground.folder / "run" / "strace")
         self.effects = tuple(effects)
         return Completed(0, self.answer, b"")
+
+
+class _Rebooted(VirtualHost):
+    """A host after another boot, where this user may lay another boot's id over the kernel's; else after none."""
+
+    def run(self, argv: Any, *, stdin: bytes = b"", timeout: float, environ: Any = None) -> Completed:
+        """Execute a command."""
+        if os.geteuid() or Path(argv[-2]).name != "transaction.py":
+            return super().run(argv, stdin=stdin, timeout=timeout, environ=environ)
+        boot = self.ground.folder / "run" / "boot-id"
+        real = LocalHost(self.ground.host_directory)
+        return real.run([*_ELSEWHERE, str(boot), *argv], stdin=stdin, timeout=timeout, environ=environ)
+
+
+_LAID_OVER = 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"'
+_ELSEWHERE = ("unshare", "--mount", "/bin/sh", "-c", _LAID_OVER)
 
 
 class _Acked(NamedTuple):
@@ -130,9 +148,10 @@ def _tried(bench: Bench, image: Image, acked: _Acked, *, committed: bool) -> str
     """Put the disk into a state, boot, and settle; what is wrong, or None."""
     _end_watchdogs(bench)
     _lay(bench, image)
+    (bench.ground.folder / "run" / "boot-id").write_text(f"{uuid.uuid4()}\n", encoding="ascii")
     bench.ground.service("restart")
     bench.host.sleep(0.0)
-    writer = bench.writer(VirtualHost(bench.ground, bench.host._forge))
+    writer = bench.writer(_Rebooted(bench.ground, bench.host._forge))
     try:
         found = writer.status(RUN)
         wrong = _lost(found, acked, committed=committed)
@@ -152,7 +171,7 @@ def _tried(bench: Bench, image: Image, acked: _Acked, *, committed: bool) -> str
     held = bench.ground.script.read_bytes() if bench.ground.script.exists() else None
     if held != wanted:
         return f"the script holds {'nothing' if held is None else f'{len(held)} other bytes'}"
-    litter = [path.name for path in bench.ground.host_directory.rglob("swap*")]
+    litter = [path.name for path in bench.ground.folder.glob(".serve*")]
     return f"left lying: {litter}" if litter else None
 
 

