@@ -44,7 +44,7 @@ from evals.bench import (
 from evals.bench.matrix_points import Point, Result, share
 from evals.campaigns.campaign import Campaign, campaign
 
-LONGEST = 300.0
+LONGEST = 900.0
 """Seconds after which a point has hung."""
 
 

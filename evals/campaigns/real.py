@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import tempfile
 import time
@@ -96,7 +97,12 @@ def real_ground(watchdog: float = 60.0) -> Iterator[RealGround]:
         law = law.replace("watchdog_floor_seconds: 60", f"watchdog_floor_seconds: {watchdog:g}")
         (made.directory / "policy.yaml").write_text(law, encoding="utf-8")
         text = made.settings.read_text(encoding="utf-8")
-        made.settings.write_text(text.replace('policy = "decode"', 'policy = "policy.yaml"'), encoding="utf-8")
+        text, found = re.subn(r"(?m)^policy = .*$", 'policy = "policy.yaml"', text)
+        if not found:
+            text, found = re.subn(r"(?m)^(script = .*)$", r'\1\npolicy = "policy.yaml"', text)
+        if found != 1:
+            raise RuntimeError(f"{made.settings} is not the settings of one worker")
+        made.settings.write_text(text, encoding="utf-8")
         yield RealGround(made)
     finally:
         lab.down(made.directory)
