@@ -59,6 +59,9 @@ def forecast(
 ) -> Forecast:
     """Forecast the next start after a change; see `sglang_memory.forecast`, whose promise this keeps for vLLM."""
     last = facts.decode_capture
+    if facts.gpu_total_gb is None:
+        known = next((start.gpu_total_gb for start in history if start.gpu_total_gb is not None), None)
+        facts = facts.model_copy(update={"gpu_total_gb": known})
     sizes = _sizes_after(facts, change)
     unknown = [name for name in change if not _is_modelled(name)]
     cost = decode_cost(
@@ -106,13 +109,22 @@ def _sizes_after(facts: StartupFacts, change: Mapping[str, str | None]) -> tuple
     largest = sizes_in(change.get("max-cudagraph-capture-size") or "")
     if largest:
         return capture_list(largest[0])
-    stated = "max_cudagraph_capture_size" in settings or "cudagraph_capture_sizes" in settings
-    running = sizes_in(change.get("max-num-seqs") or "")
-    if running and not stated:
-        budget = sizes_in(settings.get("max_num_batched_tokens", ""))
-        return capture_list(default_largest(running[0], max_num_batched_tokens=budget[0] if budget else None))
-    last = facts.decode_capture
-    return last.sizes if last is not None else ()
+    last, by_default = facts.decode_capture, _default_sizes(facts, change)
+    if "max-cudagraph-capture-size" in change or "cudagraph-capture-sizes" in change:
+        return by_default
+    if "cudagraph_capture_sizes" in settings:
+        return sizes_in(settings["cudagraph_capture_sizes"])
+    stated = sizes_in(settings.get("max_cudagraph_capture_size", ""))
+    if stated:
+        return capture_list(stated[0])
+    return by_default if last is None or not last.sizes or "max-num-seqs" in change else last.sizes
+
+
+def _default_sizes(facts: StartupFacts, change: Mapping[str, str | None]) -> tuple[int, ...]:
+    """What is captured where nothing is said about it; empty where the running limit is not known."""
+    running = sizes_in(change.get("max-num-seqs") or "") or ((facts.max_running_requests or 0),)
+    budget = sizes_in(facts.settings.get("max_num_batched_tokens", ""))
+    return capture_list(default_largest(running[0], max_num_batched_tokens=budget[0] if budget else None))
 
 
 def _share_move(facts: StartupFacts, change: Mapping[str, str | None]) -> float:
@@ -161,13 +173,19 @@ def _refused_at_start(facts: StartupFacts, change: Mapping[str, str | None], tok
 def _pool(
     facts: StartupFacts, change: Mapping[str, str | None], cost: DecodeCost, sampler: Span
 ) -> tuple[Interval | None, Span | None]:
-    if facts.kv_gb is None:
+    if facts.kv_gb is None or ("gpu-memory-utilization" in change and facts.gpu_total_gb is None):
         return None, None
     moved = _share_move(facts, change)
-    off = _OFF_GB if moved or cost.growth != Span(0.0, 0.0) else 0.05
+    growth, last, estimate = cost.growth, facts.decode_capture, facts.graph_estimate_gb
+    off = _OFF_GB if moved or growth != Span(0.0, 0.0) else 0.05
+    if last is not None and last.gb is not None and estimate is not None and growth != Span(0.0, 0.0):
+        # The pool pays for the estimate, and not for what the graphs then take.
+        nothing = cost.gb.high == 0.0
+        growth = Span(-estimate, -estimate) if nothing else growth
+        off += 0.0 if nothing else abs(last.gb - estimate)
     span = Span(
-        max(0.0, facts.kv_gb + moved - cost.growth.high - sampler.high - off),
-        max(0.0, facts.kv_gb + moved - cost.growth.low - sampler.low + off),
+        max(0.0, facts.kv_gb + moved - growth.high - sampler.high - off),
+        max(0.0, facts.kv_gb + moved - growth.low - sampler.low + off),
     )
     low, high = outward(span)
     basis = (
