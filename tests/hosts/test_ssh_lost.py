@@ -113,11 +113,15 @@ def sockets(machine) -> None:
     subprocess.run(["ss", "--kill", *filtered], check=True, capture_output=True)
 
 
-@pytest.mark.parametrize("breaking", [session, listener, sockets], ids=lambda how: how.__name__)
-def test_a_command_that_loses_its_connection_has_no_answer_and_is_not_cut_off(own_machine, own_way, breaking) -> None:
+@pytest.mark.parametrize(
+    ("account", "breaking"),
+    [("operator", session), ("root", listener), ("operator", sockets), ("deploy", session), ("deploy", sockets)],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_command_that_loses_its_connection_has_no_answer_and_goes_on(own_machine, own_way, account, breaking) -> None:
     """Nobody says that it was done; it goes on to its own end; the next command makes a new connection, and says so."""
     told: list[str] = []
-    with SshHost.connect(own_way("operator"), tell=told.append) as host:
+    with SshHost.connect(own_way(account), tell=told.append) as host:
         breaker = threading.Thread(target=_break, args=(own_machine, breaking), daemon=True)
         breaker.start()
         before = time.monotonic()
@@ -127,7 +131,7 @@ def test_a_command_that_loses_its_connection_has_no_answer_and_is_not_cut_off(ow
         assert not told
         breaker.join()
         assert host.run(["echo", "again"], timeout=60).stdout == b"again\n"
-        assert told == ["operator-host: the connection was lost and has been made again"]
+        assert told == [f"{account}-host: the connection was lost and has been made again"]
     wait_for(lambda: text(own_machine, "/var/tmp/work")[1:] == ["done"])
 
 
@@ -136,11 +140,15 @@ def _break(machine, breaking: Callable[..., None]) -> None:
     breaking(machine)
 
 
-@pytest.mark.parametrize("breaking", [session, sockets], ids=lambda how: how.__name__)
-def test_a_load_that_loses_its_connection_ends_with_its_children(own_machine, own_way, breaking) -> None:
+@pytest.mark.parametrize(
+    ("account", "breaking"),
+    [("operator", session), ("operator", sockets), ("deploy", session)],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_load_that_loses_its_connection_ends_with_its_children(own_machine, own_way, account, breaking) -> None:
     """Nobody can read what it says any more, so it must not go on sending requests."""
     script = "sleep 1000 & echo $!; echo $$; exec sleep 1000"
-    with SshHost.connect(own_way("operator")) as host:
+    with SshHost.connect(own_way(account)) as host:
         with host.stream(["/bin/sh", "-c", script], silence=60) as lines:
             heard = iter(lines)
             pids = [next(heard).decode() for _ in range(2)]
