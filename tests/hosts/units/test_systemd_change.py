@@ -148,6 +148,22 @@ def test_a_unit_file_that_is_the_launch_file_is_loaded_again_each_time(root_site
     assert site.shows("NeedDaemonReload") == "no"
 
 
+def test_a_change_that_a_person_settles_leaves_nothing_of_ours(root_site) -> None:
+    """Somebody's own edit is never overwritten; once it is settled by hand, the unit is as its owner made it."""
+    site = root_site
+    token = site.open()
+    site.writer.step(token, "r-1", "edit")
+    site.write(b"#!/bin/bash\nexec sleep 86411\n")
+    with pytest.raises(HelperRefused) as refused:
+        site.writer.undo(token, "r-1")
+    assert refused.value.kind == "foreign_edit"
+    assert site.shows("Restart") == "no"
+    site.writer.abandon(token, "r-1", by="ada", reason="my edit stays")
+    assert site.shows("Restart") == "always"
+    assert site.host.read(site.script) == b"#!/bin/bash\nexec sleep 86411\n"
+    site.until(lambda: site.traces == [])
+
+
 def test_a_template_instance_is_a_unit_like_any_other(machine, unit_sites) -> None:
     """The drop-in and the boot unit of `decode@7` touch no other instance."""
     site = unit_sites("root", unit="decode@7.service")
