@@ -496,7 +496,8 @@ class JournalEntry(Noun):
     at: float
     """Seconds since the epoch, by the host's clock."""
     event: str
-    """opened, begun, done, failed, committed, undo_begun, undone, undo_failed."""
+    """opened, guarded, begun, done, failed, committed, undo_begun, restored (first thing in a boot), undone,
+    undo_failed, abandoned."""
     step: str | None = None
     """The step's id."""
     by: str = "agent"
