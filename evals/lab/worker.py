@@ -280,7 +280,7 @@ async def _serve(
         await _crash(loop, specimen, clock, log)
     warm.cancel()
     endpoints.leaving = True
-    log.server(f"SIGTERM received. signum={signal.SIGTERM.value} frame=None. Draining requests and shutting down...")
+    log.server("SIGTERM received. signum=None frame=None. Draining requests and shutting down...")
     await _drain(endpoints, clock, log)
     for companion in beside:
         companion.cancel()

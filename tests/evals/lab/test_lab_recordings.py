@@ -90,6 +90,18 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def played(port):
+    """Let a worker serve one request; return what `/server_info` says."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    base, kind = f"http://127.0.0.1:{port}", {"Content-Type": "application/json"}
+    body = {"input_ids": [1] * 128, "sampling_params": {"max_new_tokens": 25, "ignore_eos": True}}
+    wish = urllib.request.Request(f"{base}/generate", json.dumps(body).encode(), kind)
+    with direct.open(wish, timeout=30) as answer:
+        answer.read()
+    with direct.open(f"{base}/server_info", timeout=30) as answer:
+        return json.load(answer)
+
+
 @pytest.fixture(scope="module", params=STARTS)
 def pair(request, tmp_path_factory, until):
     """One recorded log, and the log of a worker of the same shape that was started with the same arguments."""
@@ -103,14 +115,12 @@ def pair(request, tmp_path_factory, until):
     argv = [sys.executable, "-m", "evals.lab.worker", "--model-path", model, *COMMON, "--port", str(port), *words]
     with log.open("wb") as output:
         process = subprocess.Popen(argv, cwd=tmp_path, stdout=output, stderr=output)
-    until(lambda: process.poll() is not None or b"fired up" in log.read_bytes())
-    info = None
-    if process.poll() is None:
-        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with direct.open(f"http://127.0.0.1:{port}/server_info", timeout=30) as answer:
-            info = json.load(answer)
-    process.kill()
-    process.wait()
+    try:
+        until(lambda: process.poll() is not None or b"fired up" in log.read_bytes())
+        info = None if process.poll() is not None else played(port)
+    finally:
+        process.kill()
+        process.wait()
     said = log.read_text(encoding="utf-8").replace(f"port={port}", "port=30000")
     return (
         RECORDINGS / request.param,
@@ -172,6 +182,17 @@ def test_the_lines_come_in_the_recorded_order(pair):
     assert _shape(said) == _shape(recorded)
 
 
+def test_serving_lines_read_as_recorded(pair):
+    """Prefill and decode lines have the recorded words in the recorded order."""
+    _, recorded, said, _ = pair
+    if "fired up" not in recorded:
+        assert "batch, #" not in said
+        return
+
+    assert _served(said)
+    assert _served(said) <= _served(recorded)
+
+
 def test_the_server_arguments_are_the_recorded_ones(pair):
     """The first line of the log shows every argument as the real engine resolved it, the random seed aside."""
     _, recorded, said, _ = pair
@@ -220,3 +241,9 @@ def _shape(text):
     lines = [line.partition("] ")[2] for line in _start(text).splitlines() if re.match(r"\[\d{4}-", line)]
     kept = [line for line in lines if not re.search(r"batch, #|HTTP/1\.1|Compiling a graph for dynamic shape", line)]
     return [re.sub(r"-?\d+(\.\d+)?", "N", re.sub(r"server_args=.*", "server_args", line)) for line in kept]
+
+
+def _served(text):
+    """The different wordings of serving lines."""
+    lines = re.findall(r"\] ((?:Prefill|Decode) batch, .*)", text)
+    return {re.sub(r"\d+(\.\d+)?", "N", line.replace("True", "B").replace("False", "B")) for line in lines}
