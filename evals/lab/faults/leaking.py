@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from random import Random
 from typing import TYPE_CHECKING, ClassVar
 
 from evals.lab.faults.fault import Fault, Parameter, Sight
+from evals.lab.private import Shelf
 
 if TYPE_CHECKING:
     from evals.lab.ask import Ask
@@ -37,7 +39,11 @@ class MemoryLeak(Fault):
         "limit": Parameter(512.0, "MiB after which the kernel kills the process", 1.0, 4096.0),
         "card": Parameter(0.0, "GiB of the card that 1,000 requests take", 0.0, 1000.0),
     }
-    _count = 0
+
+    def __init__(self, given: Mapping[str, float | str], chance: Random, shelf: Shelf) -> None:
+        super().__init__(given, chance, shelf)
+        self._count = 0
+        self._kept: list[bytearray] = []
 
     def ended(self, ask: Ask, sight: Sight) -> None:
         """Keep it, in memory that is really touched."""
@@ -46,7 +52,7 @@ class MemoryLeak(Fault):
         if size:
             kept = bytearray(size)
             kept[::4096] = b"x" * len(range(0, size, 4096))
-            self._kept = (*getattr(self, "_kept", ()), kept)
+            self._kept.append(kept)
 
     def taken(self) -> float:
         """What the card has lost."""

@@ -28,18 +28,20 @@ class StickySlowdown(Fault):
 class ThroughputCliff(Fault):
     """Eager steps are far slower than captured ones, so that a batch that outgrew the graphs stays large."""
 
-    meaning = "batches beyond the captured range fall off a cliff, and climb back only once they are well within it"
+    meaning = "batches beyond the captured range, or another edge, are far slower until they are well within it"
     parameters: ClassVar[Mapping[str, Parameter]] = {
         "factor": Parameter(4.0, "factor on the time of a pass", 1.0, 1000.0),
-        "back": Parameter(0.6, "share of the largest captured batch below which it is over", 0.0, 1.0),
+        "above": Parameter(0.0, "largest batch that is well; 0: the largest captured one", 0.0),
+        "back": Parameter(0.6, "share of that batch below which it is over", 0.0, 1.0),
     }
     _fallen = False
 
     def stretch(self, sight: Sight) -> float:
-        """Slow from above the captured range to well below it."""
-        if sight.running > sight.top:
+        """Slow from above the edge to well below it."""
+        edge = self.number("above") or sight.top
+        if sight.running > edge:
             self._fallen = True
-        elif sight.running < self.number("back") * sight.top:
+        elif sight.running < self.number("back") * edge:
             self._fallen = False
         return self.number("factor") if self._fallen else 1.0
 

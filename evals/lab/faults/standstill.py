@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from random import Random
 from typing import TYPE_CHECKING, ClassVar
 
 from evals.lab.faults.fault import Fault, Parameter, Sight
+from evals.lab.private import Shelf
 
 if TYPE_CHECKING:
     from evals.lab.ask import Ask
@@ -29,11 +31,14 @@ class AbortWedge(Fault):
         "window": Parameter(2.0, "the window, in seconds of life", 0.0),
         "take": Parameter(1.0, "probability that a cascade takes", 0.0, 1.0),
     }
-    _recent: deque[tuple[float, int]] | None = None
+
+    def __init__(self, given: Mapping[str, float | str], chance: Random, shelf: Shelf) -> None:
+        super().__init__(given, chance, shelf)
+        self._recent: deque[tuple[float, int]] = deque()
 
     def stalls(self, sight: Sight) -> bool:
         """Whether enough requests of running batches were aborted within the window."""
-        recent = self._recent = self._recent if self._recent is not None else deque()
+        recent = self._recent
         if not sight.aborted or sight.running < 2:
             return False
         recent.append((sight.at, sight.aborted))
@@ -69,7 +74,7 @@ class CountWedge(_Wedge):
         "least": Parameter(3.0, "fewest requests that are served before, the warm-up's included", 2.0),
         "most": Parameter(12.0, "most requests that are served before", 2.0),
         "tools": Parameter(0.0, "1: only requests that offer tools count", 0.0, 1.0),
-        "seconds": Parameter(0.0, "seconds of life under load before which it does not happen", 0.0),
+        "seconds": Parameter(0.0, "seconds of life of serving before which it does not happen", 0.0),
         "health": _HEALTH,
     }
     _after = -1

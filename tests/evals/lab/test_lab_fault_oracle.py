@@ -228,6 +228,15 @@ CASES = [
     Case("late-oom", "died", words(chunked_prefill_size="2048"), plays=(LONG,)),
     Case("abort-wedge", "standstill", words(), plays=(STORM,), **OVERLAP),
     Case("wedge-after-requests", "standstill", words(), plays=(sessions(),), **OVERLAP),
+    Case(
+        "wedge-after-requests:tools=1,when=", "standstill", {"plays": (texts(40, 16),)}, plays=(sessions(), sessions(4))
+    ),
+    Case(
+        "wedge-after-requests:least=2,most=2,seconds=20,when=",
+        "standstill",
+        {"plays": (texts(8, 64),)},
+        plays=(texts(8, 4), texts(8, 600, patience=90.0)),
+    ),
     Case("wedge-at-full-batch", "standstill", words(cuda_graph_max_bs="128"), plays=(texts(96, 64),), **TO_96),
     Case("dirty-restart", "standstill", {"ends": "drain"}, plays=(sessions(160),), starts=2, ends="kill"),
     Case("livelock", "standstill", words(), plays=(texts(40, 64),), **words(max_running_requests="32")),
@@ -253,6 +262,7 @@ CASES = [
         **words(enable_hierarchical_cache=None),
     ),
     Case("throughput-cliff", "slow", TO_96, plays=(texts(40, 64),)),
+    Case("throughput-cliff:above=16", "slow", words(max_running_requests="16"), plays=(texts(24, 64),)),
     Case("throughput-drop:when=version>=0.5.14", "slow", {"version": "0.5.13"}, plays=(texts(40, 64),)),
     Case("memory-leak:kib=2048", "memory", NO_CACHE, plays=(LITTLE,)),
     Case("memory-leak:kib=2048,limit=100", "died", NO_CACHE, plays=(LITTLE,)),
