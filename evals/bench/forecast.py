@@ -21,9 +21,10 @@ from agent.domain import Forecast
 from tools.engines.catalogue import knobs
 from tools.engines.facts import StartupFacts
 from tools.engines.log_lines import lines_of
+from tools.engines.memory_fraction import looks_default
 from tools.engines.restart_time import restart_seconds
 from tools.engines.sglang_capture import comparable
-from tools.engines.sglang_configuration import looks_default, of_start
+from tools.engines.sglang_configuration import of_start
 from tools.engines.sglang_log import read_log
 from tools.engines.sglang_memory import forecast
 

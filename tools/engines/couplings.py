@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from tools.engines.catalogue import Engine, canonical, knob_named
 from tools.engines.facts import StartupFacts
-from tools.engines.sglang_configuration import sizes_in
+from tools.engines.size_lists import sizes_in
 
 Launch = Mapping[str, str | None]
 """By canonical knob name the text as it stands in the script; None or missing: absent."""

@@ -11,8 +11,8 @@ from typing import Final
 
 from tools.engines.catalogue import canonical, knob_named
 from tools.engines.facts import StartupFacts
-from tools.engines.sglang_capture import Span
 from tools.engines.sglang_configuration import Configuration
+from tools.engines.span import Span
 
 _BYTES: Final = 132 + 512 + 256 + 256
 """Bytes for each captured request and each fourth token of the context: gathered keys and their upcast copies."""

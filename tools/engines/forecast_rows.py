@@ -9,8 +9,9 @@ from agent.domain import ForecastRow, Interval
 from tools.engines.facts import StartupFacts
 from tools.engines.graph_contents import Inside
 from tools.engines.prefill_need import PrefillNeed
-from tools.engines.sglang_capture import DecodeCost, Span, outward
+from tools.engines.sglang_capture import DecodeCost
 from tools.engines.sglang_configuration import Configuration
+from tools.engines.span import Span, outward
 
 
 class Fit(NamedTuple):

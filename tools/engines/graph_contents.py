@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from agent.domain import Interval
 from tools.engines.model_shape import ModelShape
-from tools.engines.sglang_capture import Span, outward
 from tools.engines.sglang_configuration import Configuration
+from tools.engines.span import Span, outward
 
 _LOGITS_BYTES = (4, 8)
 """Bytes for each word of the vocabulary and each row: one buffer of fp32, whole on every rank, and up to two copies of

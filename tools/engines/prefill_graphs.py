@@ -8,8 +8,9 @@ from typing import Final
 from agent.domain import Interval
 from tools.engines.facts import StartupFacts
 from tools.engines.model_shape import ModelShape
-from tools.engines.sglang_capture import Span, outward
-from tools.engines.sglang_configuration import Configuration, prefill_list
+from tools.engines.sglang_configuration import Configuration
+from tools.engines.size_lists import prefill_list
+from tools.engines.span import Span, outward
 
 REPEAT_GB: Final = 0.03
 """GB by which a figure differs between two starts of one configuration; recorded: 0.01."""

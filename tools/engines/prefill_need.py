@@ -8,8 +8,9 @@ from typing import Final, NamedTuple
 from agent.domain import Interval
 from tools.engines.facts import StartupFacts
 from tools.engines.model_shape import ModelShape
-from tools.engines.sglang_capture import Span, comparable, outward
+from tools.engines.sglang_capture import comparable
 from tools.engines.sglang_configuration import Configuration
+from tools.engines.span import Span, outward
 
 _PER_TOKEN_GB: Final = (0.05 / 1024, 0.35 / 1024)
 """GB of activations for each token of a prefill step where nothing was measured. Low: a dense model of hidden size

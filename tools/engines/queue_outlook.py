@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tools.engines.facts import StartupFacts
-from tools.engines.sglang_capture import Span
 from tools.engines.sglang_configuration import Configuration
+from tools.engines.span import Span
 
 
 def queue_outlook(

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from agent.domain import Noun
 from tools.engines.facts import StartupFacts
-from tools.engines.sglang_capture import Span, capture_list
+from tools.engines.size_lists import capture_list, default_max_bs, sizes_in
 
-_DEFAULT_RESERVED_MIB: Final = 10240.0
-"""GPUs above 60 GiB keep at least this much out of the memory fraction (0.5.14 server_args.py:3276-3320)."""
-_CONTEXT_GB: Final = (0.5, 2.0)
-"""GB that CUDA and the process groups hold before the weights; recorded 1.27 on one H200."""
 _LATENT: Final = ("DeepseekV2", "DeepseekV3", "Deepseek3", "Kimi", "GlmMoeDsa", "LongcatFlash")
 """Beginnings of the architectures that are known here to have a latent KV cache."""
 
@@ -217,106 +213,8 @@ def _range(before: Configuration, change: Mapping[str, str | None], gpu_gb: floa
     return {"explicit_sizes": (), "max_bs": largest if largest is not None else chosen}
 
 
-def fraction_after(
-    before: Configuration, after: Configuration, *, free_before_weights_gb: float | None, stated: Collection[str] | None
-) -> Span | None:
-    """The memory fraction after a change, which moves by itself where the launch does not state it.
-
-    Args:
-        before: The configuration now.
-        after: The configuration after the change.
-        free_before_weights_gb: Free GPU memory before the weights.
-        stated: Names of the knobs that the launch states; None: not known, which makes an interval of both cases.
-    """
-    if before.memory_fraction is None:
-        return None
-    if after.memory_fraction is None:
-        return None if free_before_weights_gb is None else default_fraction(after, free_before_weights_gb)
-    if after.memory_fraction != before.memory_fraction:
-        return Span(after.memory_fraction, after.memory_fraction)
-    as_is = Span(before.memory_fraction, before.memory_fraction)
-    if free_before_weights_gb is None or (stated is not None and "mem-fraction-static" in stated):
-        return as_is
-    total_mib = (free_before_weights_gb + 1.0) * 1024
-    moved = reserved_mib(after) - reserved_mib(before)
-    if moved == 0 or (total_mib > 60 * 1024 and max(reserved_mib(before), reserved_mib(after)) < _DEFAULT_RESERVED_MIB):
-        return as_is
-    if stated is None and not looks_default(before, free_before_weights_gb):
-        return as_is
-    share = -moved / total_mib
-    low, high = (round(before.memory_fraction + off + share, 3) for off in (-0.0005, 0.0005))
-    if stated is None:
-        low, high = min(low, as_is.low), max(high, as_is.high)
-    return Span(max(low, 0.0), min(high, 1.0))
-
-
-def default_fraction(configuration: Configuration, free_before_weights_gb: float) -> Span:
-    """The memory fraction that the engine chooses where the launch states none; between GPUs of about that memory."""
-    ends = []
-    for held in _CONTEXT_GB:
-        total_mib = (free_before_weights_gb + held) * 1024
-        least = _DEFAULT_RESERVED_MIB if total_mib > 60 * 1024 else 0.0
-        ends.append(1 - max(reserved_mib(configuration), least) / total_mib)
-    return Span(max(0.0, round(min(ends) - 0.0005, 3)), min(1.0, round(max(ends) + 0.0005, 3)))
-
-
-def reserved_mib(configuration: Configuration) -> float:
-    """MiB that the default memory fraction leaves free (0.5.14 server_args.py:3276-3320, whose figures these are)."""
-    chunk = configuration.chunk if configuration.chunk is not None and configuration.chunk > 0 else 16384
-    largest = (max(configuration.explicit_sizes) if configuration.explicit_sizes else configuration.max_bs) or 0
-    reserved = 512 + max(chunk, 2048) * 1.5 + largest * 2
-    reserved += configuration.tensor_parallel * configuration.stages / 8 * 1024
-    reserved += largest * configuration.attention_groups * (4.5 if largest > 300 else 3.0)
-    if configuration.prefill_captured:
-        sizes = prefill_list(configuration.prefill_max or configuration.prefill_tokens or 0)
-        reserved += 1536 if configuration.latent else len(sizes) * 8
-    return reserved
-
-
-def prefill_list(max_tokens: int) -> tuple[int, ...]:
-    """Token counts that SGLang captures for prefill, ascending (0.5.14 server_args.py:3384)."""
-    sizes = [
-        *range(4, 33, 4),
-        *range(48, 257, 16),
-        *range(288, 513, 32),
-        *range(576, 1025, 64),
-        *range(1280, 4097, 256),
-        *range(4608, min(max_tokens, 1 << 20) + 1, 512),
-    ]
-    return tuple(size for size in sizes if size <= max_tokens)
-
-
-def sizes_in(text: str) -> tuple[int, ...]:
-    """The numbers of a printed or written list, ascending."""
-    return tuple(sorted({int(number) for number in re.findall(r"(?<![\d.-])\d{1,6}(?![\d.])", text)} - {0}))
-
-
-def default_max_bs(gpu_gb: float, tensor_parallel: int) -> int:
-    """The largest decode graph that SGLang 0.5.14 chooses where nothing is said (server_args.py:3149-3210)."""
-    wide = tensor_parallel >= 4
-    if gpu_gb < 20:
-        return 8
-    if gpu_gb < 35:
-        return 80 if wide else 24
-    if gpu_gb < 60:
-        return 160 if wide else 32
-    if gpu_gb < 160:
-        return 512 if wide else 256
-    return 512
-
-
 def _prefill(*, by_default: bool) -> dict[str, object]:
     return {"prefill_captured": by_default, "prefill_guessed": by_default}
-
-
-def looks_default(configuration: Configuration, free_gb: float) -> bool:
-    """Whether the fraction in force is what the default formula gives for a GPU of about this size."""
-    assert configuration.memory_fraction is not None
-    if configuration.memory_fraction >= 1:
-        return False
-    reserved = max(reserved_mib(configuration), _DEFAULT_RESERVED_MIB if free_gb > 60 else 0.0)
-    implied_gb = reserved / (1 - configuration.memory_fraction) / 1024
-    return free_gb - 0.02 * free_gb <= implied_gb <= free_gb * 1.05 + 1
 
 
 def _whole(text: str | None) -> int | None:

@@ -15,13 +15,16 @@ from tools.engines.dsv4_indexer import indexer_growth
 from tools.engines.facts import StartupFacts
 from tools.engines.forecast_rows import forecast_rows, judge_fit
 from tools.engines.graph_contents import inside_graphs
+from tools.engines.memory_fraction import fraction_after
 from tools.engines.model_shape import ModelShape
 from tools.engines.prefill_graphs import REPEAT_GB, prefill_graphs, prefill_seconds
 from tools.engines.prefill_need import prefill_need
 from tools.engines.queue_outlook import queue_outlook
 from tools.engines.restart_time import restart_seconds
-from tools.engines.sglang_capture import DecodeCost, Span, capture_list, comparable, decode_cost, outward
-from tools.engines.sglang_configuration import Configuration, changed, fraction_after, of_start
+from tools.engines.sglang_capture import DecodeCost, comparable, decode_cost
+from tools.engines.sglang_configuration import Configuration, changed, of_start
+from tools.engines.size_lists import capture_list
+from tools.engines.span import Span, outward
 
 __all__ = ["capture_list", "forecast"]
 

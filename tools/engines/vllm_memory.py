@@ -17,8 +17,10 @@ from tools.engines.forecast_rows import headroom
 from tools.engines.model_shape import ModelShape
 from tools.engines.queue_outlook import between
 from tools.engines.restart_time import restart_seconds
-from tools.engines.sglang_capture import LARGEST, DecodeCost, Span, comparable, decode_cost, outward
-from tools.engines.sglang_configuration import sizes_in
+from tools.engines.sglang_capture import DecodeCost, comparable, decode_cost
+from tools.engines.size_lists import sizes_in
+from tools.engines.span import Span, outward
+from tools.engines.vllm_sizes import sizes_after
 from tools.engines.vllm_start import DEFAULT_SHARE
 
 _OFF_GB: Final = 0.3
@@ -35,19 +37,6 @@ _MODELLED: Final = frozenset(
 )  # fmt: skip
 
 
-def capture_list(largest: int) -> tuple[int, ...]:
-    """Batch sizes that vLLM 0.24.0 captures up to a largest one, ascending (config/vllm.py:1640-1800)."""
-    largest = min(largest, LARGEST)
-    sizes = [1, 2, 4, *range(8, min(largest + 1, 256), 8), *range(256, largest + 1, 16)]
-    return tuple(size for size in sizes if size <= largest)
-
-
-def default_largest(max_num_seqs: int, *, drafts: int = 0, max_num_batched_tokens: int | None = None) -> int:
-    """The largest captured size that vLLM 0.24.0 chooses where nothing is said."""
-    largest = min(max_num_seqs * (1 + drafts) * 2, 512)
-    return largest if max_num_batched_tokens is None else min(largest, max_num_batched_tokens)
-
-
 def forecast(
     *,
     facts: StartupFacts,
@@ -62,7 +51,7 @@ def forecast(
     if facts.gpu_total_gb is None:
         known = next((start.gpu_total_gb for start in history if start.gpu_total_gb is not None), None)
         facts = facts.model_copy(update={"gpu_total_gb": known})
-    sizes = _sizes_after(facts, change)
+    sizes = sizes_after(facts, change)
     unknown = [name for name in change if not _is_modelled(name)]
     cost = decode_cost(
         sizes,
@@ -95,36 +84,6 @@ def forecast(
 def _is_modelled(name: str) -> bool:
     knob = knob_named("vllm", name)
     return name in _MODELLED or (knob is not None and knob.subsystem in _NO_MEMORY)
-
-
-def _sizes_after(facts: StartupFacts, change: Mapping[str, str | None]) -> tuple[int, ...]:
-    settings = facts.settings
-    eager = (
-        change["enforce-eager"] is not None if "enforce-eager" in change else settings.get("enforce_eager") == "True"
-    )
-    if eager:
-        return ()
-    if change.get("cudagraph-capture-sizes"):
-        return sizes_in(change["cudagraph-capture-sizes"] or "")
-    largest = sizes_in(change.get("max-cudagraph-capture-size") or "")
-    if largest:
-        return capture_list(largest[0])
-    last, by_default = facts.decode_capture, _default_sizes(facts, change)
-    if "max-cudagraph-capture-size" in change or "cudagraph-capture-sizes" in change:
-        return by_default
-    if "cudagraph_capture_sizes" in settings:
-        return sizes_in(settings["cudagraph_capture_sizes"])
-    stated = sizes_in(settings.get("max_cudagraph_capture_size", ""))
-    if stated:
-        return capture_list(stated[0])
-    return by_default if last is None or not last.sizes or "max-num-seqs" in change else last.sizes
-
-
-def _default_sizes(facts: StartupFacts, change: Mapping[str, str | None]) -> tuple[int, ...]:
-    """What is captured where nothing is said about it; empty where the running limit is not known."""
-    running = sizes_in(change.get("max-num-seqs") or "") or ((facts.max_running_requests or 0),)
-    budget = sizes_in(facts.settings.get("max_num_batched_tokens", ""))
-    return capture_list(default_largest(running[0], max_num_batched_tokens=budget[0] if budget else None))
 
 
 def _share_move(facts: StartupFacts, change: Mapping[str, str | None]) -> float:

@@ -11,7 +11,7 @@ from tools.engines.failure_line import KEPT_FAILURES, kind_in_phase, read_failur
 from tools.engines.figures import greater, lesser, number, seconds_between, text, whole
 from tools.engines.line_tables import Sign
 from tools.engines.settings_text import read_settings
-from tools.engines.sglang_configuration import sizes_in
+from tools.engines.size_lists import sizes_in
 
 _LAST: Final = 256
 _KINDS_OF_GRAPHS: Final = 16

@@ -8,7 +8,7 @@ from evals.lab.vllm_0_24.log import VllmLog
 from evals.lab.vllm_0_24.memory import allocate, estimated_graphs, graph_costs
 from tools.engines.catalogue import knobs
 from tools.engines.engine import engine_of
-from tools.engines.vllm_memory import capture_list, default_largest
+from tools.engines.vllm_sizes import capture_list, default_largest
 
 
 def launched(*words, specimen=QWEN3_8B):

@@ -9,7 +9,8 @@ from tools.engines.log_lines import fragments
 from tools.engines.vllm_info import effective
 from tools.engines.vllm_lines import explain
 from tools.engines.vllm_log import read_log
-from tools.engines.vllm_memory import capture_list, default_largest, forecast
+from tools.engines.vllm_memory import forecast
+from tools.engines.vllm_sizes import capture_list, default_largest
 
 START = """\
 (APIServer pid=100) INFO 12-31 23:59:20 [api_utils.py:299] vLLM API server version 0.24.0
