@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +38,8 @@ kind = "command"
 restart = ["/bin/sh", {service}, "restart", {folder}]
 pid = ["/bin/sh", {service}, "pid", {folder}]
 """
+ROOM = 1 << 29
+"""Bytes that have to be free in memory for a campaign; containers often have less."""
 _SERVICE = Path(__file__).with_name("service.sh")
 
 
@@ -135,7 +138,9 @@ def start_ticks(pid: int) -> int | None:
 def room() -> Path:
     """Where grounds are made: in memory where there is such a file system, because nothing of them has to last."""
     memory = Path("/dev/shm")
-    return memory if memory.is_dir() and os.access(memory, os.W_OK) else Path("/tmp")
+    if memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > ROOM:
+        return memory
+    return Path(tempfile.gettempdir())
 
 
 def make(folder: Path, kept: Path, *, watchdog: float = 60.0, epoch: float) -> Ground:

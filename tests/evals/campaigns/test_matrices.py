@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 
@@ -10,7 +11,13 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-@pytest.mark.parametrize("name", ["crash", "helper", "silent", "link", "power", "approval", "lease", "real"])
+TRACED = pytest.mark.skipif(shutil.which("strace") is None, reason="there is no strace on this machine")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["crash", "helper", "silent", "link", pytest.param("power", marks=TRACED), "approval", "lease", "real"],
+)
 def test_nothing_is_wrong_at_any_point(name, tmp_path):
     """However its world breaks, no run says anything of the worker that is not so, and none is left without an end."""
     table = tmp_path / "table.md"
