@@ -232,7 +232,7 @@ CASES = [
         "wedge-after-requests:tools=1,when=", "standstill", {"plays": (texts(40, 16),)}, plays=(sessions(), sessions(4))
     ),
     Case(
-        "wedge-after-requests:least=2,most=2,seconds=20,when=",
+        "wedge-after-requests:least=2,most=2,seconds=10,when=",
         "standstill",
         {"plays": (texts(8, 64),)},
         plays=(texts(8, 4), texts(8, 600, patience=90.0)),
