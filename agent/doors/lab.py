@@ -44,6 +44,7 @@ def up(
     errors: Annotated[
         float, typer.Option(min=0, max=1, help="Share of calls that the model by itself gets wrong; a real one: 0.002.")
     ] = 0.0,
+    cold: Annotated[bool, typer.Option("--cold", help="Nothing has been compiled yet: a slow first start.")] = False,
     start_speed: Annotated[
         float, typer.Option(min=0.1, max=1000, help="Seconds of life a second while it starts.")
     ] = 35.0,
@@ -68,6 +69,7 @@ def up(
             run_noise=varies.run,
             start_speed=start_speed,
             serve_speed=serve_speed,
+            cold=cold,
             errors=errors,
         )
     except ValueError as error:

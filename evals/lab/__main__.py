@@ -34,6 +34,7 @@ def main(argv: Sequence[str]) -> int:
     words.add_argument("--seed", type=int, default=0)
     words.add_argument("--errors", type=float, default=0.0, help="share of calls that the model itself gets wrong")
     words.add_argument("--port", type=int)
+    words.add_argument("--cold", action="store_true", help="nothing has been compiled yet")
     words.add_argument("--capture", type=int, default=32, help="largest decode batch that is captured")
     words.add_argument("--noise", default="slight", help=f"{', '.join(NOISES)}, or two shares as in 0.01,0.02")
     words.add_argument("--start-speed", type=float, default=35.0, help="seconds of life a second while it starts")

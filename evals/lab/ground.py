@@ -14,7 +14,7 @@ from evals.lab import papers, posts, private, tree
 from evals.lab.faults import DEFAULT_FAULTS, check
 from evals.lab.faults.catalogue import read
 from evals.lab.keepers import KeeperError, keeper_of
-from evals.lab.ports import NoPortError, answers, free_ports
+from evals.lab.ports import answers, free_ports
 from evals.lab.posts import Layout, Post, Supervision, Topology
 
 READY_SECONDS = 60.0
@@ -151,8 +151,8 @@ def up(
             like = nature if post.name == "decode" else nature._replace(faults=between)
             _write(layout, post, like, capture, bootstrap)
         _start(layout, wait=wait, lifeline=lifeline)
-    except (KeeperError, NoPortError, GroundError) as failure:
-        with contextlib.suppress(GroundError):
+    except (KeeperError, GroundError, OSError) as failure:
+        with contextlib.suppress(GroundError, OSError):
             down(directory)
         raise failure if isinstance(failure, GroundError) else GroundError(str(failure)) from failure
     return _ground(directory, layout)
