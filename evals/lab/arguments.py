@@ -10,7 +10,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -323,7 +323,7 @@ def _prefill(arguments: Mapping[str, Any], specimen: Specimen, locked: list[list
     said = arguments["disable_cuda_graph"] or arguments["disable_prefill_cuda_graph"]
     if arguments["cuda_graph_backend_prefill"] or said:
         locked.insert(0, ["prefill", "backend"])
-    off = said or not specimen.prefill_graphs
+    off = said or not specimen.prefill_graphs or any(_without_prefill_graphs(arguments))
     top = arguments["cuda_graph_max_bs_prefill"] or (
         arguments["chunked_prefill_size"] if specimen.pool == "mha" else 2048
     )
@@ -333,6 +333,19 @@ def _prefill(arguments: Mapping[str, Any], specimen: Specimen, locked: list[list
         "bs": prefill_sizes(top),
         "tc_compiler": "eager",
     }
+
+
+def _without_prefill_graphs(arguments: Mapping[str, Any]) -> Iterator[bool]:
+    """What makes the engine do without prefill graphs by itself (engine facts, section 1.1)."""
+    yield arguments["pp_size"] > 1
+    yield arguments["cpu_offload_gb"] > 0
+    yield arguments["moe_a2a_backend"] != "none"
+    yield "gguf" in {arguments["load_format"], arguments["quantization"]}
+    for switch in (
+        "enable_dp_attention", "enable_lora", "enable_hierarchical_cache", "enable_multimodal", "enable_symm_mem",
+        "enable_eplb", "enable_deterministic_inference",
+    ):  # fmt: skip
+        yield bool(arguments[switch])
 
 
 def _memory_fraction(arguments: Mapping[str, Any], specimen: Specimen, top: int, prefill: Mapping[str, Any]) -> float:

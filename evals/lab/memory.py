@@ -80,12 +80,14 @@ def context_length(arguments: Mapping[str, Any], specimen: Specimen) -> int:
     return int(arguments["context_length"] or specimen.context)
 
 
-def token_bytes(specimen: Specimen, dtype: str) -> float:
-    """KV bytes that one token takes on one card: half of sixteen-bit numbers' for eight-bit ones.
+def token_bytes(specimen: Specimen, dtype: str, tp: int) -> float:
+    """KV bytes that one token takes on one of `tp` cards: half of sixteen-bit numbers' for eight-bit ones.
 
-    DeepSeek-V4's pool is of eight bits in any case; its figure in the specimen says so.
+    DeepSeek-V4's pool is of eight bits in any case; its figure in the specimen says so. Heads are shared out over the
+    cards, latent vectors are not (engine facts, section 4).
     """
-    return specimen.bytes_per_token / (2 if dtype.startswith("fp8") and specimen.pool != "dsv4" else 1)
+    held = specimen.bytes_per_token / (tp if specimen.pool == "mha" else 1)
+    return held / (2 if dtype.startswith("fp8") and specimen.pool != "dsv4" else 1)
 
 
 def allocate(arguments: Mapping[str, Any], specimen: Specimen) -> Allocation:
@@ -106,7 +108,7 @@ def allocate(arguments: Mapping[str, Any], specimen: Specimen) -> Allocation:
             f" --mem-fraction-static above {math.ceil(least * 1000) / 1000} (minimum viable = 1 - available/pre ="
             f" {least:.4f}). If using speculative decoding, draft weights are now counted."
         )
-    cell = token_bytes(specimen, str(arguments["kv_cache_dtype"]))
+    cell = token_bytes(specimen, str(arguments["kv_cache_dtype"]), arguments["tp_size"])
     page = int(arguments["page_size"])
     tokens = int(rest * GIB / cell) // page * page
     if arguments["max_total_tokens"]:

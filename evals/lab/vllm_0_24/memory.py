@@ -79,7 +79,7 @@ def allocate(launch: Launch, specimen: Specimen, environ: Mapping[str, str]) -> 
             "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the"
             " engine. See https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details."
         )
-    a_block = token_bytes(specimen, str(values["kv_cache_dtype"])) * launch.block
+    a_block = token_bytes(specimen, str(values["kv_cache_dtype"]), values["tensor_parallel_size"]) * launch.block
     blocks = int(pool * GIB / a_block)
     if values["num_gpu_blocks_override"]:
         blocks = int(values["num_gpu_blocks_override"])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from evals.lab.arguments import parse, resolve
-from evals.lab.specimen import DEEPSEEK_V4_FLASH
+from evals.lab.specimen import DEEPSEEK_V4_FLASH, QWEN3_8B
 
 RECORDED = Path(__file__).parents[2] / "data" / "recordings" / "sglang-0.5.14-h200" / "q_bad_flag" / "startup.log"
 MODEL = ["--model-path", "/models/flash", "--tp", "4"]
@@ -103,3 +103,22 @@ def test_contradictions_are_refused():
 
     with pytest.raises(ValueError, match="enable-hierarchical-cache and disable-radix-cache are mutually exclusive"):
         resolve(values, DEEPSEEK_V4_FLASH, seed=0)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--enable-hierarchical-cache"],
+        ["--pp-size", "2"],
+        ["--enable-dp-attention", "--dp-size", "2"],
+        ["--cpu-offload-gb", "8"],
+        ["--enable-symm-mem"],
+        ["--disaggregation-mode", "decode"],
+    ],
+)
+def test_some_settings_do_without_prefill_graphs(words):
+    """What the engine cannot capture prefill together with switches it off by itself; decode stays."""
+    launch = resolve(parse(["--model-path", "/models/qwen", *words]), QWEN3_8B, seed=0)
+
+    assert launch.arguments["cuda_graph_config"]["prefill"]["backend"] == "disabled"
+    assert launch.sizes

@@ -113,6 +113,7 @@ def test_a_key_guards_what_generates(put_up):
     assert player.get("/metrics")[0] == 200
 
 
+@pytest.mark.slow
 def test_wishes_that_the_pool_does_not_grant_are_told(put_up, until):
     """A token limit above what was profiled is lowered with a warning, as is a limit of requests."""
     worker = put_up(faults=())

@@ -3,8 +3,8 @@
 import pytest
 
 from evals.lab.arguments import parse, resolve
-from evals.lab.memory import allocate, captured_sizes, first_graph, static_buffers, truncated
-from evals.lab.specimen import DEEPSEEK_V4_FLASH
+from evals.lab.memory import allocate, captured_sizes, first_graph, static_buffers, token_bytes, truncated
+from evals.lab.specimen import DEEPSEEK_V2_LITE, DEEPSEEK_V4_FLASH, QWEN3_8B
 
 MODEL = ["--model-path", "/models/flash", "--tp", "4", "--mem-fraction-static", "0.82"]
 FUSED = {"SGLANG_OPT_USE_TILELANG_INDEXER": "1"}
@@ -77,3 +77,14 @@ def test_without_the_fused_indexer_graphs_grow_with_the_context():
 
     fallback = first_graph(32, arguments, DEEPSEEK_V4_FLASH, {}) - first_graph(32, arguments, DEEPSEEK_V4_FLASH, FUSED)
     assert fallback == pytest.approx(9.0, abs=0.1)
+
+
+def test_heads_are_shared_out_over_cards_and_latent_vectors_are_not():
+    """A second card halves what a token takes of plain attention, and leaves multi-head latent attention as it is."""
+    plain, latent = (
+        [token_bytes(specimen, "auto", cards) for cards in (1, 2)] for specimen in (QWEN3_8B, DEEPSEEK_V2_LITE)
+    )
+
+    assert plain == [147_456, 73_728]
+    assert latent == [31_104, 31_104]
+    assert token_bytes(QWEN3_8B, "fp8_e4m3", 1) == 73_728

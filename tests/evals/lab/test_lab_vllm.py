@@ -216,6 +216,7 @@ def test_the_line_of_every_ten_seconds_says_what_runs(worker, until):
     assert max(batch.tokens_per_second for batch in facts_of(worker).serving.last) > 0
 
 
+@pytest.mark.slow
 def test_more_graphs_cost_tokens_and_not_free_memory(put_up):
     """Capture to 128 takes its estimate out of the KV pool, and the engine says how much."""
     small = put_up(engine="vllm", faults=())
@@ -295,6 +296,7 @@ def test_an_end_that_was_asked_for_is_clean(put_up, until):
     assert facts_of(leaving).asked_to_stop
 
 
+@pytest.mark.slow
 def test_a_first_start_compiles_and_the_next_does_not(put_up):
     """On a machine that has compiled nothing yet the first start is slower by the compilation."""
     cold = put_up(engine="vllm", faults=(), cold=True)
@@ -307,6 +309,7 @@ def test_a_first_start_compiles_and_the_next_does_not(put_up):
     assert float(first[1]) - float(last[0]) > 40
 
 
+@pytest.mark.slow
 def test_a_wedge_is_as_possible_as_elsewhere(put_up):
     """With asynchronous scheduling on, a storm of aborts stops the loop while `/health` goes on saying 200."""
     worker = put_up(engine="vllm", faults=("abort-wedge",))
@@ -317,6 +320,7 @@ def test_a_wedge_is_as_possible_as_elsewhere(put_up):
     assert worker.player.get("/health") == (200, "")
 
 
+@pytest.mark.slow
 def test_corruption_is_as_possible_as_elsewhere(put_up):
     """With the side streams on, captured decode gets tool calls wrong; with them off it does not."""
     worker = put_up(engine="vllm", faults=("graph-corruption",))
