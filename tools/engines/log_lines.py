@@ -12,6 +12,22 @@ _CHUNK = 1 << 20
 _ESCAPE = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _STAMP = re.compile(rb"\[20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
 
+_CARRIER = re.compile(
+    rb"(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [^\s:\[]+(?:\[\d+\])?: "
+    rb"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d) (?:std(?:out|err) [FP] )?)"
+)
+"""What journald, Docker and Kubernetes put before a line."""
+
+
+def uncarried(line: bytes) -> bytes:
+    """A line without what carriers put before it, at most three of them."""
+    for _ in range(3):
+        carried = _CARRIER.match(line)
+        if carried is None:
+            break
+        line = line[carried.end() :]
+    return line
+
 
 def lines_of(stream: BinaryIO, *, after: int = 0) -> Iterator[bytes]:
     """Yield the lines of a log file in constant memory, cut at `LONGEST` bytes.

@@ -13,7 +13,7 @@ from typing import Final
 
 from tools.engines.facts import Log
 from tools.engines.line_tables import sign_of
-from tools.engines.log_lines import fragments
+from tools.engines.log_lines import fragments, uncarried
 from tools.engines.sglang_lines import FAILURES, PATTERNS
 from tools.engines.sglang_start import Message, Start, parted
 
@@ -75,11 +75,6 @@ _TRACES: Final = (
     b"Health check",
 )
 """Parts of messages that are worth a close look whatever they begin with."""
-_CARRIER: Final = re.compile(
-    rb"(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [^\s:\[]+(?:\[\d+\])?: "
-    rb"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d) (?:std(?:out|err) [FP] )?)"
-)
-"""What journald, Docker and Kubernetes put before a line."""
 
 
 def read_log(lines: Iterable[bytes], *, version: str | None = None, earlier: int = 0) -> Log:
@@ -125,7 +120,7 @@ class _Reader:
         else:
             self._take(line, number)
 
-    def _take(self, line: bytes, number: int) -> None:
+    def _take(self, line: bytes, number: int, *, bare: bool = False) -> None:
         begin = line.find(b"] ", 20, 120) + 2 if line.startswith(b"[20") else 0
         key = line[begin : begin + 4]
         if key == b"INFO" and not line.startswith(b"Uvic", begin + 10):
@@ -137,9 +132,9 @@ class _Reader:
         if kinds is None:
             if key in _QUIET or key[:1] == b" ":
                 return
-            carried = None if begin else _CARRIER.match(line)
-            if carried:
-                self._take(line[carried.end() :], number)
+            rest = line if begin or bare else uncarried(line)
+            if rest is not line:
+                self._take(rest, number, bare=True)
                 return
             if b"KV Cache is allocated" in line:
                 kinds = ("kv pool",)

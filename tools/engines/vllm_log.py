@@ -12,7 +12,7 @@ from typing import Final
 from tools.engines.facts import Log
 from tools.engines.figures import text
 from tools.engines.line_tables import sign_of
-from tools.engines.log_lines import fragments
+from tools.engines.log_lines import fragments, uncarried
 from tools.engines.vllm_lines import FAILURES, LOGGED, MARKS, PATTERNS, SPOKEN
 from tools.engines.vllm_start import YEAR, Start
 
@@ -76,6 +76,9 @@ def _begins(name: str, start: Start | None) -> bool:
 
 def _parted(line: bytes) -> tuple[str | None, bytes]:
     logged = LOGGED.match(line)
+    if logged is None:
+        line = uncarried(line)
+        logged = LOGGED.match(line)
     if logged is not None:
         month, day, clock = text(logged["month"]), text(logged["day"]), text(logged["clock"])
         return f"{YEAR}-{month}-{day} {clock}", logged["says"]

@@ -113,6 +113,7 @@ def test_any_line_can_be_asked_what_it_is(line):
         b"[2026-11-29 15:07:27" * 3000,
         b"\x1b[" * 30000,
         b"CUDA out of memory. Tried to allocate " + b"9" * 60000 + b" GiB",
+        b"2026-11-29T15:07:27Z " * 3000 + b"RuntimeError: Not enough memory",
     ],
     ids=lambda line: line[22:50].decode(errors="replace"),
 )

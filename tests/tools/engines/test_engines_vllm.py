@@ -187,3 +187,15 @@ def test_what_the_engine_would_refuse_at_its_start_is_foreseen(change, says):
     assert found.fits == ("does not fit" if says else found.fits)
     assert "only 40.0 GB were free" in crowded.why
     assert crowded.fits == "does not fit"
+
+
+@pytest.mark.parametrize(
+    "carrier",
+    ["Nov 29 12:00:00 gpu7 vllm[12]: ", "2026-11-29T12:00:00.123Z ", "2026-11-29T12:00:00.123456Z stderr F "],
+    ids=["journald", "docker", "kubernetes"],
+)
+def test_what_carries_a_log_does_not_hide_it(carrier):
+    """The same start, as a journal or a container's log has it."""
+    carried = "".join(f"{carrier}{line}\n" for line in START.splitlines())
+
+    assert facts_of(carried) == facts_of(START)
