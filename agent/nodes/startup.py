@@ -103,6 +103,8 @@ def _identity(
     doubts = []
     if execution.before is not None and process.identity == execution.before.identity:
         doubts.append(f"pid {process.pid} is the process from before")
+    if execution.after is not None and process.identity != execution.after.identity:
+        doubts.append(f"pid {process.pid} is not pid {execution.after.pid}, which was started for this")
     if seen.listener is None or seen.listener.relation not in {"main", "descendant"}:
         who = "nobody" if seen.listener is None else seen.listener.relation
         doubts.append(f"who listens on the port is {who}, not the service's process")
