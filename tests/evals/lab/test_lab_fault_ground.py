@@ -76,7 +76,7 @@ def test_a_start_that_is_too_slow_is_killed_until_it_is_left_lying(put_up, until
 @pytest.mark.slow
 def test_failed_starts_take_the_room_of_good_ones(put_up, until):
     """After a loop of failed starts the configuration that was good does not start either, until it was let alone."""
-    worker = put_up(faults=["supervisor-loop:release=4"], start_speed=400.0)
+    worker = put_up(faults=["supervisor-loop:release=8"], start_speed=400.0)
 
     worker.edit(("--mem-fraction-static 0.82", "--mem-fraction-static 0.90"), ready=False)
     until(lambda: ground.status(worker.directory).state == "failed")
@@ -87,7 +87,7 @@ def test_failed_starts_take_the_room_of_good_ones(put_up, until):
     assert worker.said().count("The memory capacity is unbalanced.") >= 6
 
     shelf = worker.directory / ".ground" / "loop.json"
-    until(lambda: time.time() - shelf.stat().st_mtime > 4.5)
+    until(lambda: time.time() - shelf.stat().st_mtime > 8.5)
     worker.edit()
     assert worker.player.sessions(2) == 0
 
