@@ -72,7 +72,7 @@ class _Ear(VirtualHost):
 
 def _plans(bench: Bench, number: int, cases: int) -> str | None:
     """Send the approval with plans and requests that differ in one place; then the true one, which has to open."""
-    ear = _Ear(bench.ground, bench.host._forge)
+    ear = _Ear(bench.ground, bench.host.forge)
     writer = bench.writer(ear)
     plan = bench.plan("r-approved")
     token = writer.lease(plan.run, 300).token

@@ -71,7 +71,7 @@ class _Agent:
             said.write(json.dumps([what, detail]) + "\n")
 
     def _work(self, bench: Bench, stop_after: str | None, ttl: float) -> None:
-        writer = bench.writer(VirtualHost(bench.ground, bench.host._forge))
+        writer = bench.writer(VirtualHost(bench.ground, bench.host.forge))
         until = time.monotonic() + PATIENCE / 2
         while True:
             try:
@@ -195,7 +195,7 @@ def _serial(bench: Bench, agents: list[_Agent]) -> str | None:
 
 def _reset(bench: Bench, name: str) -> None:
     """Bring the ground to where the next race begins: the old script runs, and nobody holds the lease."""
-    writer = bench.writer(VirtualHost(bench.ground, bench.host._forge))
+    writer = bench.writer(VirtualHost(bench.ground, bench.host.forge))
     until = time.monotonic() + PATIENCE
     while True:
         try:

@@ -92,7 +92,7 @@ class _Acked(NamedTuple):
 
 
 def _verb(bench: Bench, verb: str, part: int) -> str | None:
-    host = _Traced(bench.ground, bench.host._forge)
+    host = _Traced(bench.ground, bench.host.forge)
     writer = bench.writer(host)
     calls = _calls(bench, writer)
     before = VERBS[: VERBS.index(verb)] if verb != "undo" else VERBS[:4]
@@ -151,7 +151,7 @@ def _tried(bench: Bench, image: Image, acked: _Acked, *, committed: bool) -> str
     (bench.ground.folder / "run" / "boot-id").write_text(f"{uuid.uuid4()}\n", encoding="ascii")
     bench.ground.service("restart")
     bench.host.sleep(0.0)
-    writer = bench.writer(_Rebooted(bench.ground, bench.host._forge))
+    writer = bench.writer(_Rebooted(bench.ground, bench.host.forge))
     try:
         found = writer.status(RUN)
         wrong = _lost(found, acked, committed=committed)

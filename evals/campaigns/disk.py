@@ -21,7 +21,6 @@ CALLS = (
 _LINE = re.compile(r"^(?:\d+ +)?(\w+)\((.*)\) = (\d+)(?:<.*)?$")
 _TEXT = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
 _FD = re.compile(r"\d+<((?:\\x[0-9a-f]{2})*)>")
-_FD_NAME = re.compile(r"<((?:\\x[0-9a-f]{2})*)>$")
 
 Image = Mapping[str, bytes | None]
 """Files by path with their bytes; None: a folder."""
@@ -148,7 +147,7 @@ def images(start: Image, effects: Sequence[Effect], crash: int) -> dict[str, Ima
         effects: What was done.
         crash: How many of the effects came before the cut.
     """
-    steps, inodes = _understood(start, effects[:crash])
+    steps = _understood(start, effects[:crash])
     safe = _safe(steps)
     pending = [at for at in range(len(steps)) if at not in safe and steps[at].effect.kind != "sync"]
     kept: dict[str, set[int]] = {"nothing kept": set()}
@@ -157,15 +156,14 @@ def images(start: Image, effects: Sequence[Effect], crash: int) -> dict[str, Ima
     kept["names kept, bytes lost"] = {at for at in pending if steps[at].effect.kind not in {"write", "cut"}}
     found: dict[str, Image] = {}
     for label, more in kept.items():
-        image = _replayed(start, steps, safe | more, inodes)
+        image = _replayed(start, steps, safe | more)
         if image not in found.values():
             found[label] = image
     return found
 
 
-def _understood(start: Image, effects: Sequence[Effect]) -> tuple[list[_Step], dict[str, int]]:
+def _understood(start: Image, effects: Sequence[Effect]) -> list[_Step]:
     state = _State(start)
-    initial = {path: inode for path, inode in state.names.items() if inode is not None}
     steps = []
     for effect in effects:
         folders = frozenset[str]()
@@ -179,7 +177,7 @@ def _understood(start: Image, effects: Sequence[Effect]) -> tuple[list[_Step], d
         if inode is not None and effect.kind in {"write", "cut"}:
             _poke(state.bytes[inode], effect)
         steps.append(_Step(effect, inode, folders))
-    return steps, initial
+    return steps
 
 
 def _poke(content: bytearray, effect: Effect) -> None:
@@ -221,7 +219,7 @@ def _related(steps: Sequence[_Step], at: int, safe: set[int]) -> bool:
     )
 
 
-def _replayed(start: Image, steps: Sequence[_Step], kept: set[int], _: Mapping[str, int]) -> dict[str, bytes | None]:
+def _replayed(start: Image, steps: Sequence[_Step], kept: set[int]) -> dict[str, bytes | None]:
     """The disk with those effects only."""
     state = _State(start)
     contents = {inode: bytes(content) for inode, content in state.bytes.items()}

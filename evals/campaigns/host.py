@@ -53,7 +53,8 @@ class VirtualHost:
         self.ground = ground
         self.environ: Mapping[str, str] = {}
         """Variables for the helper's next calls: its test seams."""
-        self._forge = forge
+        self.forge = forge
+        """Starts the helper."""
         self._inner = LocalHost(ground.host_directory)
         self._state = ground.state()
         self._lock = threading.RLock()
@@ -112,9 +113,9 @@ class VirtualHost:
         """
         self._pass(CALL_SECONDS)
         path = Path(argv[-2]) if len(argv) > 1 else Path()
-        if path.name == "transaction.py" and path.read_bytes() == self._forge.content:
+        if path.name == "transaction.py" and path.read_bytes() == self.forge.content:
             try:
-                done = self._forge.call(str(path), argv[-1], stdin, {**(environ or {}), **self.environ}, timeout)
+                done = self.forge.call(str(path), argv[-1], stdin, {**(environ or {}), **self.environ}, timeout)
             except TimeoutError:
                 raise NoAnswer(self.name, argv, None, f"no end within {timeout:g} s") from None
         else:
