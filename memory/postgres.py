@@ -75,7 +75,7 @@ def refusal_of(error: BaseException, label: str) -> StoreUnusable | None:
     if not isinstance(error, psycopg.Error):
         return None
     code = error.sqlstate or _code_in(str(error))
-    said = " ".join(str(error).split())
+    said = " ".join(str(error).split()).rstrip("?. ")
     for start, (sentence, remedy) in EXPLAINED.items():
         if code.startswith(start):
             return StoreUnusable(sentence.format(label=label, said=said), remedy)
