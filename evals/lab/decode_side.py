@@ -11,7 +11,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 from evals.lab.clock import Clock
 from evals.lab.log import Log
 from evals.lab.metrics import Metrics
-from evals.lab.pair import Room, TransferError
+from evals.lab.pair import Queues, Room, TransferError
 
 _HEARTBEAT = 5.0
 """Seconds of life between two looks at a prefill side (`SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL`)."""
@@ -52,9 +52,14 @@ class DecodeSide:
         self._metrics = metrics
         self._instances: dict[str, str] = {}
         self._rooms: dict[Room, asyncio.Future[str]] = {}
+        self._lengths: dict[Room, int] = {}
         self._asking = 0
         self._client: ClientSession | None = None
         self._heart: asyncio.Task[None] | None = None
+
+    def queues(self) -> Queues:
+        """Requests that ask, and those that wait with the room that is held for them."""
+        return Queues(self._asking, len(self._rooms) - self._asking, sum(self._lengths.values()))
 
     async def open(self) -> None:
         """Get ready to talk to prefill workers."""
@@ -68,11 +73,11 @@ class DecodeSide:
         if self._client is not None:
             await self._client.close()
 
-    async def before(self, room: Room, rid: str) -> None:
+    async def before(self, room: Room, rid: str, length: int) -> None:
         """Wait for the prompt's KV cache."""
         assert self._client is not None
         lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._rooms[room] = lost
+        self._rooms[room], self._lengths[room] = lost, length
         self._show()
         try:
             async with asyncio.timeout(self._clock.wall(self._patience)):
@@ -86,6 +91,7 @@ class DecodeSide:
             )
         finally:
             self._rooms.pop(room, None)
+            self._lengths.pop(room, None)
             self._show()
         if why is not None:
             self._metrics.add("num_transfer_failed_reqs_total")

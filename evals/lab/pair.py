@@ -54,6 +54,17 @@ class Room(NamedTuple):
         return f"{self.host}:{self.port}"
 
 
+class Queues(NamedTuple):
+    """Requests of a decode side that are not in its loop yet."""
+
+    asking: int
+    """Those that ask for their prefill worker."""
+    waiting: int
+    """Those that wait for their KV cache."""
+    tokens: int
+    """Prompt tokens of the latter, for which room is held."""
+
+
 class TransferError(Exception):
     """A request's KV cache did not get from one side to the other; the text is the engine's."""
 
@@ -61,8 +72,11 @@ class TransferError(Exception):
 class Side(Protocol):
     """What a worker does of a request beside its own loop."""
 
-    async def before(self, room: Room, rid: str) -> None:
-        """Wait until a request may enter the loop.
+    def queues(self) -> Queues | None:
+        """What waits before the loop, where the engine's lines say it."""
+
+    async def before(self, room: Room, rid: str, length: int) -> None:
+        """Wait until a request of so many prompt tokens may enter the loop.
 
         Raises:
             TransferError: it never may.
@@ -106,7 +120,7 @@ def paired(side: Side, port: int) -> Middleware:
         if not room.real:
             return await handler(request)
         try:
-            await side.before(room, rid)
+            await side.before(room, rid, length)
         except TransferError as failure:
             return await _failed(request, str(failure), streamed=bool(body.get("stream")))
         served = False

@@ -11,7 +11,7 @@ from aiohttp import web
 from evals.lab.clock import Clock
 from evals.lab.log import Log
 from evals.lab.metrics import Metrics
-from evals.lab.pair import Room, TransferError, handover
+from evals.lab.pair import Queues, Room, TransferError, handover
 from evals.lab.specimen import Specimen
 
 Told = TypeVar("Told")
@@ -61,6 +61,10 @@ class PrefillSide:
         self._inflight = 0
         self._runner: web.AppRunner | None = None
 
+    def queues(self) -> Queues | None:
+        """Nothing that its lines say."""
+        return None
+
     async def open(self) -> None:
         """Open the bootstrap server."""
         application = web.Application()
@@ -77,7 +81,7 @@ class PrefillSide:
         if self._runner is not None:
             await self._runner.cleanup()
 
-    async def before(self, room: Room, rid: str) -> None:
+    async def before(self, room: Room, rid: str, length: int) -> None:
         """Wait until the decode worker has said where the KV cache is to go."""
         self._count(waiting=1)
         try:

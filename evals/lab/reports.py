@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from evals.lab.ask import Ask
 from evals.lab.clock import Clock
 from evals.lab.log import Log
 from evals.lab.metrics import Metrics
+from evals.lab.pair import Queues
 from evals.lab.specimen import Specimen
 
 
@@ -74,6 +75,7 @@ class SglangReports:
         log: Where lines go.
         metrics: Where figures go.
         numbered: Lines carry the number of the pass (`SGLANG_LOG_FORWARD_ITERS`).
+        queues: What waits before the loop of a decode side; None: lines do not say.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class SglangReports:
         metrics: Metrics,
         *,
         numbered: bool = False,
+        queues: Callable[[], Queues | None] = lambda: None,
     ) -> None:
         self.throughput = 0.0
         self._tokens = tokens
@@ -97,6 +100,7 @@ class SglangReports:
         self._log = log
         self._metrics = metrics
         self._numbered = numbered
+        self._queues = queues
         self._passes = 0
         self._iterations = 0
         self._since = 0
@@ -136,10 +140,20 @@ class SglangReports:
         self._metrics.add("realtime_tokens_total", self._since, mode="decode")
         self._since, self._since_time = 0, self._clock.now()
         self._log.rank(
-            f"Decode batch{self._number()}, #running-req: {batch}, {self._usage(load, counts=True)},"
+            f"Decode batch{self._number()}, #running-req: {batch}, {self._usage(load, counts=True)},{self._before()}"
             f" cuda graph: {captured}, gen throughput (token/s): {self.throughput:.2f}, #queue-req: {load.waiting}"
         )
         self._gauges(load)
+
+    def _before(self) -> str:
+        """What a decode side's line says beside that."""
+        queues = self._queues()
+        if queues is None:
+            return ""
+        return (
+            f" pre-allocated usage: {queues.tokens / self._tokens:.2f}, #prealloc-req: {queues.asking},"
+            f" #transfer-req: {queues.waiting}, #retracted-req: 0,"
+        )
 
     def emitted(self, tokens: int) -> None:
         """Count towards the next line."""

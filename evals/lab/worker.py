@@ -114,7 +114,10 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path, program:
     def schedule() -> Scheduler:
         tokens, interval = started.allocation.tokens, launch.arguments["decode_log_interval"]
         numbered = _switched(environ, "SGLANG_LOG_FORWARD_ITERS")
-        reports = SglangReports(tokens, interval, ADMISSION_RATIO, specimen, serving, log, metrics, numbered=numbered)
+        queues = side.queues if side is not None else lambda: None
+        reports = SglangReports(
+            tokens, interval, ADMISSION_RATIO, specimen, serving, log, metrics, numbered=numbered, queues=queues
+        )
         return Scheduler(_limits(obeyed, started), pace, faults, specimen, serving, reports, books, model)
 
     seed = Random(chance.random())

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -125,12 +126,16 @@ def test_a_client_that_hangs_up_frees_both_sides(pair, until):
 
 
 def test_load_through_the_router_runs_in_one_batch(pair):
-    """Thirty-two streams at once are one batch of the decode side, at its pace."""
-    at_entry(pair).throughput(32, tokens=96)
+    """Streams that users have open at once are one batch of the decode side, which says what waits before it."""
+    at_entry(pair).throughput(32, tokens=600)
 
     log = post(pair, "decode").log.read_text(encoding="utf-8")
-    assert "#running-req: 32" in log
-    assert "cuda graph: True" in log
+    assert max(int(found) for found in re.findall(r"Decode batch, #running-req: (\d+)", log)) > 8
+    assert re.search(
+        r"Decode batch, #running-req: \d+, #full token: .*, pre-allocated usage: \d\.\d\d, #prealloc-req: \d+,"
+        r" #transfer-req: \d+, #retracted-req: 0, cuda graph: True, gen throughput",
+        log,
+    )
 
 
 def test_either_side_may_come_back(put_up, until):
