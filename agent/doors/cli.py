@@ -198,13 +198,17 @@ def history(worker: WorkerName = None, limit: int = 20, as_json: Json = False) -
         settings.worker(worker)
     with open_store(settings) as store:
         records = store.records(worker=worker, limit=limit)
+        links = {record.run: store.link(record.run) for record in records} if as_json else {}
         broken = store.broken_at(newest=limit)
         waiting = store.runs(worker=worker, open_only=True)
         lives = {row.request.run: owner_lives(row.owner) for row in waiting}
     if as_json:
         print_json(
             {
-                "records": [{"hash": r.hash, **r.model_dump(mode="json")} for r in records],
+                "records": [
+                    {"hash": link.hash if (link := links[r.run]) else r.hash, **r.model_dump(mode="json")}
+                    for r in records
+                ],
                 "open": [
                     {
                         "run": r.request.run,
@@ -253,12 +257,14 @@ def show(run: Annotated[str, typer.Argument(help="The run.")], as_json: Json = F
     """Show a run: its record, or the plan that waits for a decision."""
     settings = load_settings()
     with open_store(settings) as store:
-        record, row, plan = store.record(run), store.run(run), store.plan(run)
+        record, row, plan, link = store.record(run), store.run(run), store.plan(run), store.link(run)
     if record is None and row is None:
         raise UnknownRun(f"There is no run {run!r}.", "See prudent history.")
     if as_json:
         document = (
-            {"hash": record.hash, **record.model_dump(mode="json")} if record else {"state": row.state if row else ""}
+            {"hash": link.hash, **record.model_dump(mode="json")}
+            if record and link
+            else {"state": row.state if row else ""}
         )
         print_json(
             document
@@ -267,8 +273,8 @@ def show(run: Annotated[str, typer.Argument(help="The run.")], as_json: Json = F
         )
         return
     out = console()
-    if record is not None:
-        out.print(record_view(record))
+    if record is not None and link is not None:
+        out.print(record_view(record, link.hash))
     elif plan is not None:
         out.print(plan_card(plan))
         out.print(f"{row.state if row else ''}: prudent approve {run}  or  prudent reject {run}")

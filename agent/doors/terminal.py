@@ -208,12 +208,15 @@ def verdict_panel(verdict: Verdict, run: str) -> Panel:
     return Panel(Group(*lines), title=title, subtitle=f"run {run}", border_style=colour, padding=(1, 2))
 
 
-def record_view(record: Record) -> Group:
-    """A whole record: what was asked, seen, planned, done, measured and decided."""
+def record_view(record: Record, kept_hash: str) -> Group:
+    """A whole record: what was asked, seen, planned, done, measured and decided.
+
+    Its hash is the one that the store keeps: computed again, it would change as soon as a noun gets a field.
+    """
     lines: list[Any] = [
         shown(f"run {record.run}   record {record.seq}   {record.at:%Y-%m-%d %H:%M:%S} UTC", style="bold"),
         shown(f"{record.request.by} asked through {record.request.door}: {record.request.text!r}"),
-        shown(f"hash {record.hash[:16]}  after {record.previous[:16]}", style="dim"),
+        shown(f"hash {kept_hash[:16]}  after {record.previous[:16]}", style="dim"),
     ]
     if record.plan is not None:
         lines += [shown(""), plan_card(record.plan, whole=True)]

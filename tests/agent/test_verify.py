@@ -44,9 +44,14 @@ def place(tmp_path: Path) -> Path:
 
 
 def verify(place: Path, *argv: str) -> tuple[int, str]:
-    """Run the command there; its status and what it said."""
+    """Verify there; the status and what was said."""
+    return prudent(place, "verify", *argv)
+
+
+def prudent(place: Path, *argv: str) -> tuple[int, str]:
+    """Run a command there; its status and what it said."""
     done = subprocess.run(
-        [sys.executable, "-m", "agent.doors", "verify", *argv],
+        [sys.executable, "-m", "agent.doors", *argv],
         env={**os.environ, "PRUDENT_SETTINGS": str(place / "prudent.toml")},
         capture_output=True,
         text=True,
@@ -137,3 +142,13 @@ def test_a_run_that_is_not_there_is_refused(place: Path) -> None:
     status, said = verify(place, "r-unheard")
     assert status == 37
     assert "no record of run 'r-unheard'" in said
+
+
+def test_the_hash_that_is_shown_is_the_one_that_is_kept(place: Path, run_of: Any) -> None:
+    """A record of an earlier version is shown with the hash of its text, not with one of the nouns as they are now."""
+    with closing(sqlite3.connect(place / ".prudent" / "prudent.sqlite")) as raw:
+        kept = [str(row[0]) for row in raw.execute("SELECT hash FROM records ORDER BY seq DESC")]
+    listed = json.loads(prudent(place, "history", "--json")[1])["records"]
+    assert [record["hash"] for record in listed] == kept
+    assert json.loads(prudent(place, "show", run_of(2), "--json")[1])["hash"] == kept[0]
+    assert kept[0][:16] in prudent(place, "show", run_of(2))[1]
