@@ -16,8 +16,9 @@ from evals.lab.scheduler import QueueFullError, Scheduler
 from evals.lab.specimen import Specimen
 from evals.lab.vllm_0_24.answers import Answers, Refused
 from evals.lab.vllm_0_24.arguments import VERSION, Launch
+from evals.lab.vllm_0_24.configuration import configuration
 from evals.lab.vllm_0_24.log import VllmLog
-from evals.lab.vllm_0_24.startup import Started, configuration
+from evals.lab.vllm_0_24.startup import Started
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

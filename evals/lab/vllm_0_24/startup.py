@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from evals.lab.clock import Walk
 from evals.lab.failures import StandstillError
@@ -17,12 +17,11 @@ from evals.lab.log import progress
 from evals.lab.memory import GIB, Allocation, weights
 from evals.lab.specimen import Specimen
 from evals.lab.vllm_0_24 import failures, memory
-from evals.lab.vllm_0_24.arguments import VERSION, Launch, said
-from evals.lab.vllm_0_24.capture import MODES
+from evals.lab.vllm_0_24.arguments import Launch
+from evals.lab.vllm_0_24.configuration import configuration
 from evals.lab.vllm_0_24.log import VllmLog
 
 # Seconds of life of each stretch, after a public log of 0.22 whose cache of compiled graphs was empty.
-_IMPORTS = 12.0
 _CONFIGURATION = 6.0
 _SPAWN = 9.0
 _PROCESS_GROUP = 2.4
@@ -152,22 +151,6 @@ def _allotted(launch: Launch, made: memory.Allocation, faults: Faults, log: Vllm
     return fit, after.requests
 
 
-def announce(values: Mapping[str, Any], walk: Walk, log: VllmLog) -> None:
-    """Say which version starts with which arguments, before anything is made of them.
-
-    Args:
-        values: The named arguments.
-        walk: The start-up clock.
-        log: Where the lines go.
-    """
-    walk.on(_IMPORTS)
-    model = f"  █▄█▀ █     █     █     █  model   {values['model']}"
-    top = ("", "       █     █     █▄   ▄█", f" ▄▄ ▄█ █     █     █ ▀▄▀ █  version {VERSION}")
-    for line in (*top, model, "   ▀▀  ▀▀▀▀▀ ▀▀▀▀▀ ▀     ▀", ""):
-        log.server(line, "api_utils.py:339")
-    log.server(f"non-default args: {said(values)}", "api_utils.py:273")
-
-
 def _decisions(launch: Launch, specimen: Specimen, log: VllmLog) -> None:
     log.server(f"Resolved architecture: {specimen.architecture}", "model.py:598")
     log.server(f"Using max model len {launch.context}", "model.py:1725")
@@ -186,60 +169,6 @@ def _decisions(launch: Launch, specimen: Specimen, log: VllmLog) -> None:
         " fused_add_rms_norm=['native'])",
         "kernel.py:276",
     )
-
-
-def configuration(launch: Launch, specimen: Specimen) -> str:
-    """The line in which the engine shows its configuration."""
-    values, capture = launch.values, launch.capture
-    level = "<CompilationMode.VLLM_COMPILE: 3>" if capture.compiled else "<CompilationMode.NONE: 0>"
-    compilation = (
-        f"{{'mode': {level}, 'debug_dump_path': None, 'cache_dir': '', 'compile_cache_save_format': 'binary',"
-        f" 'backend': 'inductor', 'custom_ops': ['{'none' if capture.compiled else 'all'}'], 'compile_sizes': [],"
-        f" 'compile_ranges_endpoints': [{launch.batched}], 'inductor_passes': {{}},"
-        f" 'cudagraph_mode': {MODES[capture.mode]}, 'cudagraph_num_of_warmups': {int(bool(capture.sizes))},"
-        f" 'cudagraph_capture_sizes': {capture.sizes}, 'cudagraph_copy_inputs': False,"
-        f" 'cudagraph_specialize_lora': True, 'use_inductor_graph_partition': False,"
-        f" 'max_cudagraph_capture_size': {capture.largest}, 'local_cache_dir': None}}"
-    )
-    quantization = values["quantization"] or specimen.quantization.partition(",")[0].removeprefix("quant=") or None
-    parts = {
-        "model": repr(launch.model),
-        "speculative_config": values["speculative_config"],
-        "tokenizer": repr(values["tokenizer"] or launch.model),
-        "skip_tokenizer_init": values["skip_tokenizer_init"],
-        "tokenizer_mode": values["tokenizer_mode"],
-        "revision": values["revision"],
-        "trust_remote_code": values["trust_remote_code"],
-        "dtype": "torch.bfloat16",
-        "max_seq_len": launch.context,
-        "download_dir": values["download_dir"],
-        "load_format": values["load_format"],
-        "tensor_parallel_size": values["tensor_parallel_size"],
-        "pipeline_parallel_size": values["pipeline_parallel_size"],
-        "data_parallel_size": values["data_parallel_size"],
-        "decode_context_parallel_size": values["decode_context_parallel_size"],
-        "dcp_comm_backend": values["dcp_comm_backend"],
-        "disable_custom_all_reduce": values["disable_custom_all_reduce"],
-        "quantization": quantization,
-        "quantization_config": values["quantization_config"],
-        "enforce_eager": values["enforce_eager"],
-        "enable_return_routed_experts": values["enable_return_routed_experts"],
-        "kv_cache_dtype": values["kv_cache_dtype"],
-        "device_config": "cuda",
-        "structured_outputs_config": (
-            "StructuredOutputsConfig(backend='auto', disable_any_whitespace=False, disable_additional_properties=False,"
-            f" reasoning_parser={values['reasoning_parser'] or ''!r}, reasoning_parser_plugin='',"
-            " enable_in_reasoning=False)"
-        ),
-        "seed": values["seed"],
-        "served_model_name": launch.names[0],
-        "enable_prefix_caching": launch.prefixes,
-        "enable_chunked_prefill": values["enable_chunked_prefill"] is not False,
-        "pooler_config": values["pooler_config"],
-        "compilation_config": compilation,
-    }
-    text = ", ".join(f"{name}={value}" for name, value in parts.items())
-    return f"Initializing a V1 LLM engine (v{VERSION}) with config: {text}"
 
 
 def _processes(launch: Launch, walk: Walk, log: VllmLog, chance: Random) -> None:

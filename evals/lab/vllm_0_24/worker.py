@@ -8,13 +8,10 @@ import os
 import signal
 import socket
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
-
-from aiohttp import web
 
 from evals.lab import private
 from evals.lab.books import Books
@@ -22,21 +19,21 @@ from evals.lab.clock import Clock, Walk
 from evals.lab.failures import KilledError, StandstillError
 from evals.lab.failures import StartError as SharedStartError
 from evals.lab.faults import Conditions, Faults, build
-from evals.lab.metrics import Metrics
 from evals.lab.model import Model
 from evals.lab.pace import Noise, Pace
 from evals.lab.process import absent_of, asks_for_help, become, born, listen
-from evals.lab.scheduler import Limits, OutOfMemoryError, Scheduler
+from evals.lab.scheduler import Limits, Scheduler
 from evals.lab.specimen import SPECIMENS, Specimen
 from evals.lab.startup import START_NOISE
 from evals.lab.vllm_0_24.arguments import Launch, defaults, named, parse, resolve
-from evals.lab.vllm_0_24.endpoints import Endpoints
-from evals.lab.vllm_0_24.failures import StartError, death, envelope, no_pass, refused
+from evals.lab.vllm_0_24.configuration import announce
+from evals.lab.vllm_0_24.failures import StartError, envelope, refused
 from evals.lab.vllm_0_24.log import VllmLog
 from evals.lab.vllm_0_24.memory import allocate
 from evals.lab.vllm_0_24.metrics import metrics as metrics_of
-from evals.lab.vllm_0_24.reports import INTERVAL, VllmReports
-from evals.lab.vllm_0_24.startup import Started, announce, start
+from evals.lab.vllm_0_24.reports import VllmReports
+from evals.lab.vllm_0_24.serving import Serving
+from evals.lab.vllm_0_24.startup import Started, start
 
 _CACHE = "kernels"
 """Where the private folder keeps what earlier starts have compiled."""
@@ -112,7 +109,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path) -> None:
             _limits(obeyed, started), pace, faults, specimen, serving, reports, books, Model(nature.errors, nature.seed)
         )
 
-    served = _Served(launch, started, specimen, environ, serving, log, counted, reports, faults, books)
+    served = Serving(launch, started, specimen, environ, serving, log, counted, reports, faults, books)
     raise SystemExit(asyncio.run(served.run(schedule, port, Random(chance.random()))))
 
 
@@ -197,121 +194,3 @@ def _limits(launch: Launch, started: Started) -> Limits:
         free=started.free,
         cached=launch.prefixes,
     )
-
-
-class _Served:
-    """A started worker, until its end.
-
-    Args:
-        launch: How it was started.
-        started: What came of it.
-        specimen: Model and cards.
-        environ: Its environment.
-        clock: Serving clock.
-        log: Where lines go.
-        counted: Its metrics.
-        reports: Its line every ten seconds.
-        faults: What is wrong with it.
-        books: Where it is written down what came of that.
-    """
-
-    def __init__(
-        self,
-        launch: Launch,
-        started: Started,
-        specimen: Specimen,
-        environ: Mapping[str, str],
-        clock: Clock,
-        log: VllmLog,
-        counted: Metrics,
-        reports: VllmReports,
-        faults: Faults,
-        books: Books,
-    ) -> None:
-        self._launch = launch
-        self._started = started
-        self._specimen = specimen
-        self._environ = environ
-        self._clock = clock
-        self._log = log
-        self._counted = counted
-        self._reports = reports
-        self._faults = faults
-        self._books = books
-
-    async def run(self, schedule: Callable[[], Scheduler], port: socket.socket, chance: Random) -> int:
-        """Serve until a signal or a failure ends it; return the exit status."""
-        scheduler = schedule()
-        log = self._log
-        log.server("Supported tasks: ['generate']", "api_server.py:592")
-        if self._launch.values["enable_auto_tool_choice"]:
-            log.server('"auto" tool choice has been enabled.', "parser_manager.py:202")
-        values = self._launch.values
-        log.server(
-            f"Starting vLLM server on http://{values['host'] or '0.0.0.0'}:{values['port']}", "api_server.py:596"
-        )
-        endpoints = Endpoints(
-            self._launch, self._started, self._specimen, self._environ, scheduler, log, self._counted, chance
-        )
-        leaving = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, leaving.set)
-        runner = web.AppRunner(
-            endpoints.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0
-        )
-        log.uvicorn(f"INFO:     Started server process [{os.getpid()}]")
-        log.uvicorn("INFO:     Waiting for application startup.")
-        await runner.setup()
-        await web.SockSite(runner, port, backlog=2048).start()
-        log.uvicorn("INFO:     Application startup complete.")
-        loop = asyncio.create_task(scheduler.run())
-        beside = [asyncio.create_task(fault.attend(scheduler, self._clock)) for fault in self._faults.companions()]
-        beside.append(asyncio.create_task(self._books.keep(scheduler, self._clock)))
-        beside.append(asyncio.create_task(self._speak(scheduler)))
-        end = asyncio.create_task(leaving.wait())
-        await asyncio.wait({loop, end}, return_when=asyncio.FIRST_COMPLETED)
-        lost = loop.done()
-        if lost:
-            self._die(loop, endpoints)
-        else:
-            await self._end(endpoints)
-        for task in (*beside, loop, end):
-            task.cancel()
-        log.uvicorn("INFO:     Shutting down")
-        await runner.cleanup()
-        log.uvicorn("INFO:     Waiting for application shutdown.")
-        log.uvicorn("INFO:     Application shutdown complete.")
-        log.uvicorn(f"INFO:     Finished server process [{os.getpid()}]")
-        return int(lost)
-
-    async def _speak(self, scheduler: Scheduler) -> None:
-        """The line of every ten seconds."""
-        while True:
-            await asyncio.sleep(self._clock.wall(INTERVAL))
-            self._reports.speak(scheduler.load)
-
-    def _die(self, loop: asyncio.Task[None], endpoints: Endpoints) -> None:
-        """What follows when the engine is lost while serving: everybody is told, and the server ends."""
-        failure = loop.exception()
-        self._books.write("lost", why=repr(failure))
-        if isinstance(failure, KilledError):
-            os.kill(os.getpid(), signal.SIGKILL)
-        if isinstance(failure, OutOfMemoryError):
-            said = no_pass(failure.needed, failure.free, self._specimen)
-        else:
-            said = "".join(traceback.format_exception(failure)) if failure else "the loop ended"
-        death(said, self._log)
-        endpoints.answers.release()
-
-    async def _end(self, endpoints: Endpoints) -> None:
-        """An end that was asked for: open requests get `--shutdown-timeout` seconds, none by default."""
-        patience = float(self._launch.values["shutdown_timeout"])
-        self._log.engine(f"Shutdown initiated (timeout={patience:g})", "core.py:1238")
-        until = self._clock.now() + patience
-        while endpoints.answers.open_requests and self._clock.now() < until:
-            await asyncio.sleep(0.02)
-        if not endpoints.answers.open_requests:
-            self._faults.left()
-            self._books.write("left")
-        endpoints.answers.release()
-        self._log.engine("Shutdown complete", "core.py:1261")
