@@ -62,20 +62,22 @@ def _begin(state: RunState, parts: Parts, tell: Tell) -> Exits:
         if not parts.policy.limits.open_at(parts.clock()):
             raise outside_the_window(parts)
         transaction.take(plan.watchdog_seconds + parts.policy.users.wait_seconds)
-        wait_for_users(plan, parts, tell)
-        readings = _baseline(plan, parts, tell)
-        noise = parts.store.noise(parts.name) or parts.policy.noise
-        update = {"readings": readings, "noise": noise}
-        unfit = _unfit(plan, readings)
-        if unfit is not None:
-            return Command(update={**update, "verdict": unfit}, goto="record")
-        wait_for_users(plan, parts, tell)
-        script = parts.worker.script()
-        if hashlib.sha256(script).hexdigest() != plan.steps[0].before.script_sha256:
-            raise _moved("script")
-        note_log_mark(plan.run, "candidate", parts)
-        content = parts.worker.edit(script, plan.change).content
-        done = transaction.open(plan, state["approval"], content, now=parts.clock())
+        # The lease is renewed all the way: users who take long, or a host that does, must not cost it.
+        with transaction.heartbeat(plan.watchdog_seconds, opened=False):
+            wait_for_users(plan, parts, tell)
+            readings = _baseline(plan, parts, tell)
+            noise = parts.store.noise(parts.name) or parts.policy.noise
+            update = {"readings": readings, "noise": noise}
+            unfit = _unfit(plan, readings)
+            if unfit is not None:
+                return Command(update={**update, "verdict": unfit}, goto="record")
+            wait_for_users(plan, parts, tell)
+            script = parts.worker.script()
+            if hashlib.sha256(script).hexdigest() != plan.steps[0].before.script_sha256:
+                raise _moved("script")
+            note_log_mark(plan.run, "candidate", parts)
+            content = parts.worker.edit(script, plan.change).content
+            done = transaction.open(plan, state["approval"], content, now=parts.clock())
     except Stopped:
         return Command(update={**update, "verdict": stopped(parts)}, goto="record")
     except Refused as refusal:
@@ -158,9 +160,8 @@ def _baseline(plan: Plan, parts: Parts, tell: Tell) -> tuple[Reading, ...]:
     if kept:
         return kept
     readings = [_last_start(snapshot, parts)]
-    with parts.worker.transaction(plan.run).heartbeat(plan.watchdog_seconds, opened=False):
-        for number, check in enumerate(baseline_checks(plan.checks)):
-            readings += measure(check, "baseline", parts.seed + number, parts, tell)
+    for number, check in enumerate(baseline_checks(plan.checks)):
+        readings += measure(check, "baseline", parts.seed + number, parts, tell)
     parts.store.keep_readings(plan.run, readings)
     return tuple(readings)
 
