@@ -12,7 +12,7 @@ from typing import get_args
 from evals.lab import ground
 from evals.lab.faults import DEFAULT_FAULTS, listing
 from evals.lab.pace import NOISES, noise_of
-from evals.lab.posts import Supervision, Topology
+from evals.lab.posts import VERSIONS, Supervision, Topology
 
 
 def main(argv: Sequence[str]) -> int:
@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
     words = argparse.ArgumentParser(prog="python3 -m evals.lab", description="A worker to practise on.")
     words.add_argument("word", choices=["up", "down", "status", "faults"])
     words.add_argument("--directory", "-d", type=Path, default=Path("prudent-lab"), help="where it lives")
-    words.add_argument("--engine", default="sglang", choices=sorted(ground.VERSIONS))
+    words.add_argument("--engine", default="sglang", choices=sorted(VERSIONS))
     words.add_argument("--version", help="the engine's version")
     words.add_argument("--topology", default="single", choices=get_args(Topology))
     words.add_argument("--supervision", default="supervisor", choices=get_args(Supervision))

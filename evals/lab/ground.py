@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from evals.lab import papers, posts, private, tree
 from evals.lab.faults import DEFAULT_FAULTS, check
 from evals.lab.faults.catalogue import read
 from evals.lab.keepers import KeeperError, keeper_of
-from evals.lab.ports import answers, free_ports
+from evals.lab.ports import answers
 from evals.lab.posts import Layout, Post, Supervision, Topology
-
-READY_SECONDS = 60.0
-"""Wall seconds that a start may take; it takes about two on a machine with nothing else to do."""
-VERSIONS = {"sglang": ("0.5.14", "0.5.13", "0.5.20"), "vllm": ("0.24.0",)}
-"""The engines, with the versions that each can be, the usual one first."""
-_READY = {"sglang": b"The server is fired up and ready to roll!", "vllm": b"Application startup complete."}
+from evals.lab.readiness import NotUpError, await_up
 
 
 class Ground(NamedTuple):
@@ -125,7 +118,7 @@ def up(
         GroundError: the worker did not come up; nothing is left running.
     """
     check(faults)
-    version = _checked(engine, version, topology, supervision, journal=journal)
+    version = posts.checked(engine, version, topology, supervision, journal=journal)
     between = tuple(fault for fault in faults if read(fault)[0].of_pairs)
     if between and topology != "pd":
         raise ValueError(f"{between[0]!r} takes a pair")
@@ -145,16 +138,16 @@ def up(
         errors=errors,
     )
     try:
-        layout, bootstrap = _laid_out(directory, port, engine, topology, supervision, journal=journal)
+        layout, bootstrap = posts.laid_out(directory, port, engine, topology, supervision, journal=journal)
         for post in layout.posts:
             # The decode side is the one that is operated; its prefill side is sound but for what lies between them.
             like = nature if post.name == "decode" else nature._replace(faults=between)
             _write(layout, post, like, capture, bootstrap)
         _start(layout, wait=wait, lifeline=lifeline)
-    except (KeeperError, GroundError, OSError) as failure:
+    except (KeeperError, NotUpError, OSError) as failure:
         with contextlib.suppress(GroundError, OSError):
             down(directory)
-        raise failure if isinstance(failure, GroundError) else GroundError(str(failure)) from failure
+        raise GroundError(str(failure)) from failure
     return _ground(directory, layout)
 
 
@@ -217,50 +210,6 @@ def status(directory: Path) -> Status:
     return Status(worker.pid != 0, ready, worker.state, worker.pid, port, worker.restarts, beside)
 
 
-def _checked(engine: str, version: str | None, topology: str, supervision: str, *, journal: bool) -> str:
-    """The version, after a look at whether all of that goes together.
-
-    Raises:
-        ValueError: it does not.
-    """
-    if engine not in VERSIONS:
-        raise ValueError(f"no engine is called {engine!r}; there are {' and '.join(sorted(VERSIONS))}")
-    version = version or VERSIONS[engine][0]
-    if version not in VERSIONS[engine]:
-        raise ValueError(f"{engine} {version} is not known here; there are {', '.join(VERSIONS[engine])}")
-    if topology not in get_args(Topology):
-        raise ValueError(f"no topology is called {topology!r}; there are {' and '.join(get_args(Topology))}")
-    if supervision not in get_args(Supervision):
-        raise ValueError(f"nothing called {supervision!r} keeps it; there are {', '.join(get_args(Supervision))}")
-    if topology == "pd" and engine != "sglang":
-        raise ValueError(f"a pair is made of sglang, not of {engine}")
-    if journal and supervision == "supervisor":
-        raise ValueError("only systemd hands output to the journal")
-    return version
-
-
-def _laid_out(
-    directory: Path, port: int | None, engine: str, topology: Topology, supervision: Supervision, *, journal: bool
-) -> tuple[Layout, int]:
-    """What the ground is made of, and the port of the prefill side's bootstrap server.
-
-    Raises:
-        NoPortError: too few ports are free.
-    """
-    names = ("decode",) if topology == "single" else ("prefill", "decode", "router")
-    found = free_ports(directory, len(names) + 1)
-    ports = dict(zip(names, found[:-1], strict=True))
-    if port is not None:
-        ports["decode"] = port
-    made = []
-    for name in names:
-        folder = directory if name == "decode" else directory / name
-        script, log = folder / f"serve_{name}.sh", folder / "run" / "worker.log"
-        unit = None if supervision == "supervisor" else f"{engine}-{name}-{ports[name]}.service"
-        made.append(Post(name, folder, ports[name], script, log, unit))
-    return Layout(supervision, engine, journal, tuple(made)), found[-1]
-
-
 def _write(layout: Layout, post: Post, nature: private.Nature, capture: int, bootstrap: int) -> None:
     """Everything that lies in a post's folder, and for the worker what lies in the ground's.
 
@@ -273,6 +222,7 @@ def _write(layout: Layout, post: Post, nature: private.Nature, capture: int, boo
     tree.plant(post.directory, nature.version, engine=layout.engine, router=post.name == "router")
     papers.write_script(layout, post, version=nature.version, capture=capture, bootstrap=bootstrap)
     if post.name != "router":
+        private.forget(post.directory)
         private.write(post.directory, nature)
     if post.name == "decode":
         posts.write(post.directory, layout)
@@ -286,7 +236,7 @@ def _start(layout: Layout, *, wait: bool, lifeline: int | None) -> None:
 
     Raises:
         KeeperError: one was not started.
-        GroundError: one did not come up.
+        NotUpError: one did not come up.
     """
     keeper = keeper_of(layout.supervision, journal=layout.journal)
     ours = os.pipe() if lifeline is None else ()
@@ -294,7 +244,7 @@ def _start(layout: Layout, *, wait: bool, lifeline: int | None) -> None:
         for post in layout.posts:
             keeper.start(post, ours[0] if ours else lifeline)
         if wait:
-            _await_ready(layout)
+            await_up(layout, keeper)
         if ours:
             for post in layout.posts:
                 keeper.keep(post)
@@ -315,36 +265,3 @@ def _ground(directory: Path, layout: Layout) -> Ground:
         layout.entry.url,
         layout.posts,
     )
-
-
-def _await_ready(layout: Layout) -> None:
-    """Wait until every post is up.
-
-    Raises:
-        GroundError: one stayed down.
-    """
-    keeper = keeper_of(layout.supervision, journal=layout.journal)
-    deadline = time.monotonic() + READY_SECONDS
-    for post in layout.posts:
-        while not _ready(layout, post):
-            if time.monotonic() > deadline or keeper.kept(post).state == "failed":
-                end = _printed(layout, post).decode(errors="replace").splitlines()[-12:]
-                raise GroundError("\n".join([f"the {post.name} process did not come up:", *end]))
-            time.sleep(0.05)
-
-
-def _ready(layout: Layout, post: Post) -> bool:
-    """Whether a worker listens and has said that it is up; a router is when it listens.
-
-    The journal keeps what a unit of the same name has said before, so that its word alone is not enough.
-    """
-    return answers(post.port) and (post.name == "router" or _READY[layout.engine] in _printed(layout, post))
-
-
-def _printed(layout: Layout, post: Post) -> bytes:
-    """What a post has printed since it was put up."""
-    if not layout.journal:
-        return post.log.read_bytes() if post.log.exists() else b""
-    whose = "--user-unit" if layout.supervision == "systemd-user" else "--unit"
-    command = ["journalctl", "--quiet", "--output=cat", "--boot", f"{whose}={post.unit}"]
-    return subprocess.run(command, capture_output=True, check=False).stdout

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from evals.lab import private
+from evals.lab.ports import free_ports
 
 Supervision = Literal["supervisor", "systemd-system", "systemd-user"]
 """Who keeps the processes: the small supervisor, the system's systemd, or the one of the user."""
 Topology = Literal["single", "pd"]
 """One worker, or a prefill worker and a decode worker with a router before them."""
+VERSIONS = {"sglang": ("0.5.14", "0.5.13", "0.5.20"), "vllm": ("0.24.0",)}
+"""The engines, with the versions that each can be, the usual one first."""
 _FILE = "posts.json"
 
 
@@ -77,3 +80,47 @@ def read(directory: Path) -> Layout | None:
     places = ("directory", "script", "log")
     posts = tuple(Post(**{**post, **{name: Path(post[name]) for name in places}}) for post in document["posts"])
     return Layout(**{**document, "posts": posts})
+
+
+def checked(engine: str, version: str | None, topology: str, supervision: str, *, journal: bool) -> str:
+    """The version, after a look at whether all of that goes together.
+
+    Raises:
+        ValueError: it does not.
+    """
+    if engine not in VERSIONS:
+        raise ValueError(f"no engine is called {engine!r}; there are {' and '.join(sorted(VERSIONS))}")
+    version = version or VERSIONS[engine][0]
+    if version not in VERSIONS[engine]:
+        raise ValueError(f"{engine} {version} is not known here; there are {', '.join(VERSIONS[engine])}")
+    if topology not in get_args(Topology):
+        raise ValueError(f"no topology is called {topology!r}; there are {' and '.join(get_args(Topology))}")
+    if supervision not in get_args(Supervision):
+        raise ValueError(f"nothing called {supervision!r} keeps it; there are {', '.join(get_args(Supervision))}")
+    if topology == "pd" and engine != "sglang":
+        raise ValueError(f"a pair is made of sglang, not of {engine}")
+    if journal and supervision == "supervisor":
+        raise ValueError("only systemd hands output to the journal")
+    return version
+
+
+def laid_out(
+    directory: Path, port: int | None, engine: str, topology: Topology, supervision: Supervision, *, journal: bool
+) -> tuple[Layout, int]:
+    """What the ground is made of, and the port of the prefill side's bootstrap server.
+
+    Raises:
+        NoPortError: too few ports are free.
+    """
+    names = ("decode",) if topology == "single" else ("prefill", "decode", "router")
+    found = free_ports(directory, len(names) + 1)
+    ports = dict(zip(names, found[:-1], strict=True))
+    if port is not None:
+        ports["decode"] = port
+    made = []
+    for name in names:
+        folder = directory if name == "decode" else directory / name
+        script, log = folder / f"serve_{name}.sh", folder / "run" / "worker.log"
+        unit = None if supervision == "supervisor" else f"{engine}-{name}-{ports[name]}.service"
+        made.append(Post(name, folder, ports[name], script, log, unit))
+    return Layout(supervision, engine, journal, tuple(made)), found[-1]
