@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 FOLDER = ".ground"
 """Name of the folder in the ground's directory."""
+_SHELF = "shelf"
 
 
 class Nature(NamedTuple):
@@ -63,6 +65,14 @@ def write(ground: Path, nature: Nature) -> None:
     (folder / "nature.json").write_text(json.dumps(nature._asdict(), indent=1), encoding="utf-8")
 
 
+def forget(ground: Path) -> None:
+    """Take away what earlier workers of a ground have left there: counts, events, books, and what faults remember."""
+    folder = ground / FOLDER
+    for name in ("boots", "events.jsonl", "books.jsonl"):
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / _SHELF, ignore_errors=True)
+
+
 def read(ground: Path) -> Nature:
     """What the worker is like; a sound one where nothing is laid down."""
     path = ground / FOLDER / "nature.json"
@@ -105,7 +115,7 @@ class Shelf:
     """
 
     def __init__(self, ground: Path | None) -> None:
-        self._folder = ground / FOLDER if ground is not None else None
+        self._folder = ground / FOLDER / _SHELF if ground is not None else None
         self._kept: dict[str, Any] = {}
 
     def read(self, name: str) -> Any:
@@ -120,7 +130,7 @@ class Shelf:
         if self._folder is None:
             self._kept[name] = document
             return
-        self._folder.mkdir(mode=0o700, exist_ok=True)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         fresh = self._folder / f"{name}.{os.getpid()}"
         fresh.write_text(json.dumps(document), encoding="utf-8")
         fresh.replace(self._folder / f"{name}.json")

@@ -86,7 +86,7 @@ def test_failed_starts_take_the_room_of_good_ones(put_up, until):
     assert worker.said().count("fired up") == before
     assert worker.said().count("The memory capacity is unbalanced.") >= 6
 
-    shelf = worker.directory / ".ground" / "loop.json"
+    shelf = worker.directory / ".ground" / "shelf" / "loop.json"
     until(lambda: time.time() - shelf.stat().st_mtime > 8.5)
     worker.edit()
     assert worker.player.sessions(2) == 0
@@ -111,3 +111,16 @@ def test_a_killed_worker_spoils_the_next(put_up, until):
         client.close()
     worker.edit()
     assert worker.player.sessions(20, concurrency=4) == 0
+
+
+@pytest.mark.slow
+def test_a_ground_that_is_put_up_anew_remembers_nothing(put_up):
+    """What earlier workers did and what faults remember is gone with the next `up` in the same place."""
+    worker = put_up(faults=["second-start-crash:above=0"])
+    worker.edit(("--cuda-graph-max-bs 32", "--cuda-graph-max-bs 40"))
+    assert found(worker) == set()
+
+    ground.up(worker.directory, faults=["second-start-crash:above=0"], start_speed=200.0)
+
+    assert found(worker) == set()
+    assert worker.events == []
