@@ -140,6 +140,33 @@ def test_a_child_that_outlives_a_restart_is_named_and_the_change_is_not_kept(roo
     site.systemctl("kill", "--kill-whom=all", "--signal=KILL", site.unit)
 
 
+def test_a_worker_that_would_not_die_is_named(root_site) -> None:
+    """It ignores what its manager sends it: the step says that it is still there, and is not done."""
+    site = root_site
+    site.write(b"#!/bin/bash\nexport LEVEL=32\ntrap '' TERM\nexec sleep 86432\n")
+    site.define("SendSIGKILL=no", "TimeoutStopSec=1")
+    stubborn = site.process()
+    new = site.host.read(site.script).replace(b"32", b"96")
+    site.writer = site.writer_for(settle_seconds=2.0)
+    token = site.open(new=new)
+    site.writer.step(token, "r-1", "edit")
+    with pytest.raises(HelperRefused) as refused:
+        site.writer.step(token, "r-1", "restart")
+    assert refused.value.kind in {"failed", "leftovers"}
+    assert f"pid {stubborn.pid} (sleep)" in str(refused.value)
+    # Its manager starts nothing beside it: nobody can bring the worker back until somebody has ended it.
+    with pytest.raises(HelperRefused) as refused:
+        site.writer.undo(token, "r-1")
+    assert refused.value.kind == "undo_failed"
+    assert f"still there: pid {stubborn.pid} (sleep)" in str(refused.value)
+    assert site.host.read(site.script) == new.replace(b"96", b"32")
+    site.host.ask("kill", "-9", str(stubborn.pid))
+    execution = site.writer.undo(token, "r-1")
+    assert execution.state == "undone"
+    assert execution.after.pid == site.process().pid != stubborn.pid
+    site.systemctl("kill", "--signal=KILL", site.unit)
+
+
 def test_a_stranger_on_the_port_is_named_before_the_worker_is_stopped(root_site) -> None:
     """A start that cannot get its port is not tried: the old worker runs on."""
     site = root_site
