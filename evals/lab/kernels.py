@@ -10,7 +10,7 @@ cost ten and seven seconds, while every captured batch ran at full speed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 from evals.lab.pace import Curve, Noise, Pace, Step
@@ -31,12 +31,16 @@ class Kernels:
         shelf: Where it is kept from start to start.
         specimen: How long compilation takes.
         cold: Nothing was there when the ground was put up; else everything is.
+        told: Hears when a pass has to wait for a kernel.
     """
 
-    def __init__(self, shelf: Shelf, specimen: Specimen, *, cold: bool) -> None:
+    def __init__(
+        self, shelf: Shelf, specimen: Specimen, *, cold: bool, told: Callable[[], None] = lambda: None
+    ) -> None:
         self._shelf = shelf
         self._specimen = specimen
         self._cold = cold
+        self._told = told
 
     def starting(self) -> float:
         """Seconds of life that this start compiles before it can capture."""
@@ -44,11 +48,17 @@ class Kernels:
 
     def prefill(self, tokens: int) -> float:
         """Seconds of life that a prefill pass of so many tokens compiles before it runs."""
-        return self._specimen.compile_pass if tokens > _LARGE and self._first("prefill") else 0.0
+        return self._pass("prefill") if tokens > _LARGE else 0.0
 
     def decode(self, batch: int) -> float:
         """Seconds of life that an eager decode pass of so many requests compiles before it runs."""
-        return self._specimen.compile_pass if self._first(f"decode {-(-batch // _ROWS)}") else 0.0
+        return self._pass(f"decode {-(-batch // _ROWS)}")
+
+    def _pass(self, name: str) -> float:
+        if not self._specimen.compile_pass or not self._first(name):
+            return 0.0
+        self._told()
+        return self._specimen.compile_pass
 
     def _first(self, name: str) -> bool:
         """Whether that is new here; it is not any more afterwards."""

@@ -120,7 +120,7 @@ IGNORABLE: Final = reasons(
             "step of the start without figures",
         ),
         (
-            rb"torch\.compile|Initial profiling/warmup run|Compiling a graph|Dynamo bytecode|Cache the graph|Directly load the compiled graph|Using cache directory|Encoder cache|FlashInfer|flashinfer",
+            rb"torch\.compile|Triton kernel JIT compilation|Initial profiling/warmup run|Compiling a graph|Dynamo bytecode|Cache the graph|Directly load the compiled graph|Using cache directory|Encoder cache|FlashInfer|flashinfer",
             "compiler and kernels",
         ),
         (

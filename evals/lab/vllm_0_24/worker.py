@@ -19,8 +19,9 @@ from evals.lab.clock import Clock, Walk
 from evals.lab.failures import KilledError, StandstillError
 from evals.lab.failures import StartError as SharedStartError
 from evals.lab.faults import Conditions, Faults, build
+from evals.lab.kernels import CompilingPace, Kernels
 from evals.lab.model import Model
-from evals.lab.pace import Noise, Pace
+from evals.lab.pace import Noise
 from evals.lab.process import absent_of, asks_for_help, become, born, listen
 from evals.lab.scheduler import Limits, Scheduler
 from evals.lab.specimen import SPECIMENS, Specimen
@@ -83,7 +84,15 @@ def main(argv: Sequence[str], environ: Mapping[str, str], ground: Path) -> None:
     started = _come_up(go, clock, log, books)
     shelf.write(_CACHE, sorted({*known, key}))
     faults.ready()
-    pace = Pace(specimen.curve, started.sizes, overlap=launch.asynchronous, noise=noise, chance=Random(chance.random()))
+    kernels = Kernels(shelf, specimen, cold=nature.cold, told=lambda: _compiled_late(log))
+    pace = CompilingPace(
+        specimen.curve,
+        started.sizes,
+        overlap=launch.asynchronous,
+        noise=noise,
+        chance=Random(chance.random()),
+        kernels=kernels,
+    )
     books.write(
         "ready",
         places=[launch.seqs, started.seqs],
@@ -134,6 +143,16 @@ def _understood(
     except (ValueError, TypeError, OSError) as failure:
         log.spoken(refused(failure), engine=False)
     raise SystemExit(1)
+
+
+def _compiled_late(log: VllmLog) -> None:
+    """The warning that a kernel was compiled while requests waited."""
+    log.cards(
+        "Triton kernel JIT compilation during inference: fused_moe_kernel. This causes a latency spike; consider"
+        " extending warmup to cover this shape/config.",
+        "jit_monitor.py:103",
+        "WARNING",
+    )
 
 
 def _due(launch: Launch, specimen: Specimen, environ: Mapping[str, str]) -> int:

@@ -329,3 +329,13 @@ def test_corruption_is_as_possible_as_elsewhere(put_up):
     worker.edit(("export VLLM_DISABLE_SHARED_EXPERTS_STREAM=1\n", ""))
     assert worker.player.sessions(40) > 0
     assert {event.kind for event in worker.events} == {"spoilt"}
+
+
+def test_a_kernel_that_is_compiled_late_is_warned_about(put_up):
+    """On a cold machine the first batch beyond the captured range waits for its kernels, and the log says why."""
+    cold = put_up(engine="vllm", faults=(), cold=True)
+    cold.player.throughput(40, tokens=8)
+
+    said = [line for line in cold.said().splitlines() if "Triton kernel JIT compilation during inference: " in line]
+    assert said
+    assert engine_of("vllm").explain(said[0].encode()).startswith("ignorable")
