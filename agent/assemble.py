@@ -222,7 +222,7 @@ def _service(worker: WorkerSettings) -> ServiceSpec:
     said = worker.service
     if said.kind == "systemd":
         return SystemdService(unit=said.unit, scope=said.scope)
-    return CommandService(restart=said.restart, pid=said.pid)
+    return CommandService(restart=said.restart, pid=said.pid, environ=said.environ)
 
 
 def _reasoner(settings: Settings, environ: Mapping[str, str]) -> Reasoner:

@@ -50,6 +50,8 @@ class CommandService(Noun):
     """Returns with status 0 once the old process is gone and the new one is spawned."""
     pid: tuple[str, ...] = Field(min_length=1)
     """Prints the main pid, or 0 while there is none."""
+    environ: Mapping[str, str] = {}
+    """Variables that both commands need: they see a few harmless ones like PATH and HOME, and nothing else of ours."""
 
 
 class SystemdService(Noun):
