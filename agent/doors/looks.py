@@ -13,7 +13,7 @@ import typer
 from agent.assemble import Assembly, assemble
 from agent.domain import Change, Knob, Setting
 from agent.doors.terminal import console, forecast_table, print_json, shown
-from agent.errors import HostError, NotUnderstood, OutOfBounds, Refused
+from agent.errors import BadSettings, HostError, NotUnderstood, OutOfBounds, Refused
 from agent.nodes.estimate_memory import measured_starts
 from agent.settings import Settings, find, load
 from tools.engines.catalogue import bounds, check_value, knob_named, knobs, plain
@@ -26,11 +26,14 @@ Wanted = Annotated[list[str], typer.Option("--set", help="KNOB=VALUE; a switch f
 
 
 def knobs_command(
-    engine: Annotated[str, typer.Option(help="sglang or vllm.")] = "sglang",
+    engine: Annotated[
+        str | None, typer.Option(help="sglang or vllm; left out: the one of the workers in the settings, or sglang.")
+    ] = None,
     search: Annotated[str, typer.Argument(help="Only those whose name or meaning holds this.")] = "",
     as_json: Json = False,
 ) -> None:
     """List the settings that Prudent knows of an engine."""
+    engine = engine or _engine_here()
     if engine not in {"sglang", "vllm"}:
         raise OutOfBounds(f"There is no engine {engine!r}.", "It is sglang or vllm.")
     known = knobs(cast("Literal['sglang', 'vllm']", engine))
@@ -146,6 +149,15 @@ def script_diff(wanted: Wanted, worker: WorkerArgument = None, as_json: Json = F
     console().print(shown(proof.how if proof.proven else f"UNPROVEN: {proof.how}"))
     if edited.handover is not None:
         console().print(shown("\n".join((edited.handover.sentence, *edited.handover.commands))))
+
+
+def _engine_here() -> str:
+    """The engine of the workers here, where there are settings and they agree."""
+    try:
+        engines = {worker.engine for worker in load_settings().workers.values()}
+    except BadSettings:
+        return "sglang"
+    return engines.pop() if len(engines) == 1 else "sglang"
 
 
 def load_settings() -> Settings:

@@ -7,6 +7,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 def test_a_change_of_a_vllm_worker_is_forecast_proven_and_kept(quick_vllm):
     """Read from its log, checked by its own help, live in the new process, with as much memory free as was foreseen."""
+    assert "max-num-seqs" in {knob["name"] for knob in quick_vllm.say("knobs", "--json").document}
+
     said = quick_vllm.ask("bump cuda graphs to 96")
     record = said.record
     readings = {each["metric"]: each for each in record["readings"] if each["phase"] == "candidate"}
