@@ -196,6 +196,18 @@ def quick(bench: Bench) -> Bench:
 
 
 @pytest.fixture
+def quick_pair(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """A decode worker with its prefill worker and a router, under the brisk policy; the parameter: their faults."""
+    made = ground.up(tmp_path / "lab", seed=11, topology="pd", faults=request.param)
+    try:
+        pair = Bench(made)
+        pair.brisk()
+        yield pair
+    finally:
+        ground.down(made.directory)
+
+
+@pytest.fixture
 def quick_vllm(tmp_path: Path) -> Iterator[Bench]:
     """A practice ground whose worker is a vLLM, under the brisk policy."""
     made = ground.up(tmp_path / "lab", engine="vllm", seed=11)
