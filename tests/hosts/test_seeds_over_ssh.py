@@ -40,13 +40,14 @@ class Office:
     Args:
         folder: The operator's folder.
         machine: The worker's machine.
-        user: Whose worker it is, and who logs in.
+        login: Who logs in; `deploy` becomes root with sudo.
         words: What the practice ground is to be like.
     """
 
-    def __init__(self, folder: Path, machine: Machine, user: str, *words: str) -> None:
+    def __init__(self, folder: Path, machine: Machine, login: str, *words: str) -> None:
         self.machine = machine
-        self.user = user
+        self.login = login
+        self.user = user = "root" if login == "deploy" else login
         self.folder = folder
         self.where = "/srv/decode" if user == "root" else f"/home/{user}/decode"
         scope = "system" if user == "root" else "user"
@@ -66,10 +67,11 @@ class Office:
         host = {
             "address": self.machine.address,
             "port": self.machine.port,
-            "user": self.user,
-            "identity": str(self.machine.key(self.user)),
+            "user": self.login,
+            "identity": str(self.machine.key(self.login)),
             "known_hosts": str(self.machine.known_hosts),
             "config": os.devnull,
+            **({"become": "sudo"} if self.login == "deploy" else {}),
         }
         (self.folder / "plan.md").write_bytes(self.machine.read(self.made["plan"]))
         parts = {"hosts.gpu7": host, "workers.decode": worker, "workers.decode.service": service}
@@ -204,11 +206,11 @@ def office(tmp_path, machine):
         one.down()
 
 
-@pytest.mark.parametrize("user", ["root", "operator"])
-def test_a_safe_change_is_kept_on_another_machine(office, user):
-    """One value of the script there changes; the unit's own new process has it; nobody else was started or touched."""
-    desk = office(user)
-    if user != "root":
+@pytest.mark.parametrize("login", ["root", "operator", "deploy"])
+def test_a_safe_change_is_kept_on_another_machine(office, login):
+    """One value of the script there changes; the unit's own new process has it; owner and mode are what they were."""
+    desk = office(login)
+    if login != "root":
         desk.brisk()
     before = desk.shows("MainPID")
 
@@ -222,7 +224,7 @@ def test_a_safe_change_is_kept_on_another_machine(office, user):
     assert desk.shows("MainPID") != before
     assert desk.shows("ActiveState") == "active"
     owner = desk.machine.run(["stat", "-c", "%U %a", desk.made["script"]]).stdout.decode().split()
-    assert owner == [user, "755"]
+    assert owner == [desk.user, "755"]
     assert said.record["run"] in (desk.folder / "plan.md").read_text()
 
 
@@ -280,6 +282,21 @@ def test_sshd_dies_under_a_run_and_nothing_is_said_that_is_not_so(office, moment
     assert said.record["verdict"]["state"] in states, (said.record["verdict"], said.err)
     desk.machine.wait_until_up()
     desk.is_as_the_record_says(said.record)
+
+
+@pytest.mark.parametrize("login", ["root", "operator", "deploy"])
+def test_doctor_finds_out_what_a_login_may_do(office, login):
+    """Whoever may carry a change out is told so; who may not is told what is missing."""
+    desk = office(login)
+    assert desk.say("doctor", "decode").status == 0
+
+    desk.settings.write_text(desk.settings.read_text().replace('become = "sudo"\n', ""))
+    if login == "operator":
+        text = desk.settings.read_text().replace('scope = "user"', 'scope = "system"')
+        desk.settings.write_text(text)
+    said = desk.say("doctor", "decode")
+
+    assert (said.status == 0) == (login == "root"), said.err
 
 
 def test_the_agent_never_comes_back_and_the_worker_is_restored(office):
