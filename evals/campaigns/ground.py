@@ -95,7 +95,7 @@ class Ground(NamedTuple):
     def keep_state(self, state: dict[str, Any]) -> None:
         """Write it down."""
         path = self.folder / "run" / "virtual.json"
-        part = path.with_suffix(".part")
+        part = path.with_suffix(f".{os.getpid()}")
         part.write_text(json.dumps(state), encoding="utf-8")
         part.replace(path)
 
