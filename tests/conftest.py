@@ -181,11 +181,8 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
     """A practice ground with the usual faults, under the shipped policy."""
-    made = ground.up(tmp_path / "lab", seed=11)
-    try:
+    with ground.standing(tmp_path / "lab", seed=11) as made:
         yield Bench(made)
-    finally:
-        ground.down(made.directory)
 
 
 @pytest.fixture
@@ -198,22 +195,16 @@ def quick(bench: Bench) -> Bench:
 @pytest.fixture
 def quick_pair(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
     """A decode worker with its prefill worker and a router, under the brisk policy; the parameter: their faults."""
-    made = ground.up(tmp_path / "lab", seed=11, topology="pd", faults=request.param)
-    try:
+    with ground.standing(tmp_path / "lab", seed=11, topology="pd", faults=request.param) as made:
         pair = Bench(made)
         pair.brisk()
         yield pair
-    finally:
-        ground.down(made.directory)
 
 
 @pytest.fixture
 def quick_vllm(tmp_path: Path) -> Iterator[Bench]:
     """A practice ground whose worker is a vLLM, under the brisk policy."""
-    made = ground.up(tmp_path / "lab", engine="vllm", seed=11)
-    try:
+    with ground.standing(tmp_path / "lab", engine="vllm", seed=11) as made:
         bench = Bench(made)
         bench.brisk()
         yield bench
-    finally:
-        ground.down(made.directory)

@@ -68,7 +68,10 @@ def write(directory: Path, layout: Layout) -> None:
     folder = directory / private.FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     document = {**layout._asdict(), "posts": [post._asdict() for post in layout.posts]}
-    (folder / _FILE).write_text(json.dumps(document, indent=1, default=str), encoding="utf-8")
+    # Whoever asks meanwhile finds all of it or nothing.
+    fresh = folder / f"{_FILE}.fresh"
+    fresh.write_text(json.dumps(document, indent=1, default=str), encoding="utf-8")
+    fresh.replace(folder / _FILE)
 
 
 def read(directory: Path) -> Layout | None:

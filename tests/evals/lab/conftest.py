@@ -1,6 +1,7 @@
 """Grounds to play on, and a client that plays known-answer sessions, load and storms of aborts."""
 
 import asyncio
+import contextlib
 import http.client
 import json
 import subprocess
@@ -8,7 +9,6 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from pathlib import Path
 from random import Random
 
 import aiohttp
@@ -260,17 +260,14 @@ def until():
 @pytest.fixture(scope="module")
 def put_up(tmp_path_factory):
     """Puts up grounds, by default without noise and in a hurry, and takes them down again."""
-    standing: list[Path] = []
+    with contextlib.ExitStack() as standing:
 
-    def put(**more):
-        directory = tmp_path_factory.mktemp("ground")
-        standing.append(directory)
-        hurry = {"boot_noise": 0.0, "run_noise": 0.0, "start_speed": 200.0, "serve_speed": 20.0}
-        return Played(*ground.up(directory, **{**hurry, **more}))
+        def put(**more):
+            directory = tmp_path_factory.mktemp("ground")
+            hurry = {"boot_noise": 0.0, "run_noise": 0.0, "start_speed": 200.0, "serve_speed": 20.0}
+            return Played(*standing.enter_context(ground.standing(directory, **{**hurry, **more})))
 
-    yield put
-    for connection in CONNECTIONS:
-        connection.close()
-    CONNECTIONS.clear()
-    for directory in standing:
-        ground.down(directory)
+        yield put
+        for connection in CONNECTIONS:
+            connection.close()
+        CONNECTIONS.clear()
