@@ -24,6 +24,7 @@ Decision = Literal[
     "answered",  # a question, answered with its sources
     "rejected",  # a person said no to the plan
     "unchanged",  # the worker already is as asked
+    "imported",  # from before our time: somebody's files say that it was changed, and nobody here proved anything
 ]
 ProvenState = Literal[
     "new",  # the changed configuration is live, proven
@@ -54,7 +55,7 @@ class Request(Noun):
     """The words of whoever asked, unaltered."""
     worker: str
     """The name of the worker in `prudent.toml`."""
-    door: Literal["cli", "schedule", "sweep", "alarm", "replay"]
+    door: Literal["cli", "schedule", "sweep", "alarm", "replay", "import"]
     """The way in."""
     by: str
     """Who asked: a login name, a schedule's name."""
@@ -355,6 +356,8 @@ class Check(Noun):
     """Tokens to generate for each request."""
     depths: tuple[int, ...] = ()
     """Tokens of context in front of each session's facts, one stratum each; none: short sessions only."""
+    texts: int = 0
+    """Long texts that are asked for after the sessions, all at once, and have to stay text to their end."""
     seconds: float = 0.0
     """How long a soak lasts."""
     storms: int = 3
@@ -604,6 +607,23 @@ class Verdict(Noun):
     """For a refusal: its kind, which names the exit code (see `errors.py`)."""
 
 
+class Origin(Noun):
+    """Where an imported change was read, and what nobody can say of it any more."""
+
+    kind: Literal["plan", "backups", "git", "log"]
+    """What was read: a plan document, backups of a script, a script's git history, an engine's log."""
+    sources: tuple[str, ...]
+    """Where it stands: files with lines, commits, versions by hash; several where several tell of it."""
+    at: datetime | None = None
+    """When it was changed, as far as the sources say; None: they do not."""
+    by: str | None = None
+    """Who changed it, as far as the sources say."""
+    outcome: str | None = None
+    """What came of it, in the sources' own words; a claim, never a proof."""
+    unsure: tuple[str, ...]
+    """What is not known or not certain, each in one sentence."""
+
+
 class Record(Noun):
     """All of it, chained to the record before."""
 
@@ -630,6 +650,8 @@ class Record(Noun):
     verdict: Verdict
     notes: tuple[str, ...] = ()
     """What a reader should know besides: a fallback to rules, an unclean working tree."""
+    origin: Origin | None = None
+    """For what was imported: where it comes from. Such a record proves nothing."""
     previous: str
     """Hash of the record before; 64 zeros for the first."""
 

@@ -92,6 +92,7 @@ def run_check(
         "stop_at": check.stop_at,
         "acts": list(check.acts) if check.acts else None,
         "storms": check.storms,
+        "texts": check.texts,
         "pid": pid,
     }
     outcome = _measure(host, wish, limit_seconds, tell)

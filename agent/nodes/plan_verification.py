@@ -267,5 +267,6 @@ def _load(checks: Sequence[Check]) -> str:
         number = f"{check.seconds:g}" if check.name == "soak" else str(check.count)
         most = f" (up to {check.sequential.cap}, until they settle it)" if check.sequential else ""
         deep = f", {'/'.join(map(str, check.depths))} tokens deep" if check.depths else ""
+        deep += f", and {check.texts} long texts" if check.texts else ""
         sent.append(f"{number} {what[check.name]}{most} at {at} in flight{deep}")
     return "Prudent itself sends " + ", ".join(sent) + ", before and after the restart where it compares."

@@ -7,7 +7,8 @@ four), then one `{"event": "result", ...}` or `{"event": "invalid", "why": ...}`
     sessions     multi-turn tool-call sessions whose right calls are     concurrency [..], count (sessions in all),
                  known, validated from the streamed chunks               turns, tokens (of a reply), padding (words),
                                                                          depths [tokens, ..], stop_at, acts [a, b],
-                                                                         sequential {ok, bad, error, cap}
+                                                                         sequential {ok, bad, error, cap},
+                                                                         texts (long ones, of TEXT_TOKENS each)
     throughput   bursts of C streams at once, after a warm-up round      concurrency [..], count (runs each), tokens,
                  that is discarded                                       words (of a prompt), raw, token_ids
     aborts       storms of streams that are cut off, then one canary     concurrency [..], count (streams a storm),
@@ -77,6 +78,8 @@ ABOVE = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512)
 """Thresholds for the exposure, sizes at which decode graphs are usually captured up to."""
 WORDS_PER_TOKEN = 0.75
 """Words of English filler that make a token, as tokenizers of large models cut it; depths are meant to the order."""
+TEXT_TOKENS = 1000
+"""Length of a long text: what a drafting head or a broken cache does to a reply showed after hundreds of tokens."""
 READ_STDIN_SECONDS = 30
 PR_SET_PDEATHSIG = 1
 SPECIAL = re.compile(rb'"(?:usage|error)"\s*:\s*\{|"finish_reason"\s*:\s*["{]|\[DONE\]')
@@ -809,7 +812,8 @@ def repeats(text: str) -> bool:
     """Whether a stretch of up to twelve words, or of up to thirty characters, comes over and over.
 
     Legitimate lists repeat a word or two; what a broken decode repeats fills its reply. So a cycle counts only when it
-    covers 24 words in at least four rounds, or 60 characters in at least eight rounds with a letter or digit in it.
+    covers 24 words in at least four rounds, or 60 characters in at least eight rounds with a letter or digit in it, or
+    200 of nothing but signs, which no line of a table is long enough for.
     """
     words = text.split()
     for period in range(1, 13):
@@ -819,7 +823,7 @@ def repeats(text: str) -> bool:
             if run + period >= max(24, 4 * period):
                 return True
     return any(
-        len(found.group(0)) >= 60 and any(sign.isalnum() for sign in found.group(1))
+        len(found.group(0)) >= (60 if any(sign.isalnum() for sign in found.group(1)) else 200)
         for found in re.finditer(r"(\S{1,30}?)\1{7,}", text[-4000:])
     )
 
@@ -954,6 +958,7 @@ class Sessions:
         self._tally = Tally()
         self._replaced = 0
         self._running = 0
+        self._texts = int(wish.get("texts") or 0)
         self._enough = Sequential({}, 0)
 
     async def run(self, concurrency: Sequence[int], count: int) -> dict[str, Any]:
@@ -966,6 +971,8 @@ class Sessions:
                 stopped = await self._part(numbers, at_once, self._enough.cap)
                 if stopped:
                     break
+            if self._texts and not stopped and not self._tally.bad:
+                await together(self._text(number) for number in range(self._texts))
         tally = self._tally
         settled = self._settled()
         return {
@@ -1064,6 +1071,35 @@ class Sessions:
         if not self._client.left:
             return "the time was up"
         return stopped[0] if stopped else None
+
+    async def _text(self, number: int) -> None:
+        """A long text, which counts as a session: it has to stay text to its end."""
+        rng = random.Random(f"{self._seed}:text:{number}")
+        asked = f"Write a long and detailed story in which these matter: {prose(rng, 12)}."
+        document = {
+            "model": self._client.model,
+            "messages": [{"role": "user", "content": asked}],
+            "max_tokens": TEXT_TOKENS,
+            "temperature": 0.7,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        reply = await self._client.ask("/v1/chat/completions", document, read_all=True)
+        if reply.kind == "ours":
+            return
+        if not reply.ok:
+            self._tally.failed += 1
+            return
+        kind = "garbled_text" if garbled(reply.text) else "repetition" if repeats(reply.text) else ""
+        kind = kind or ("" if reply.text.strip() else "empty_text")
+        if not kind:
+            self._tally.right += 1
+            return
+        self._tally.bad += 1
+        self._tally.kinds[kind] += 1
+        if self._tally.first_bad is None:
+            got = clipped(reply.text[-200:]) or "nothing"
+            self._tally.first_bad = {"session": number, "turn": 1, "kind": kind, "wanted": "a long text", "got": got}
 
     async def _session(self, session: Session) -> None:
         messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]

@@ -14,6 +14,7 @@ a client's figures can be compared with it. `GET /seen` says what it saw.
     gauge, loads      what /metrics says runs whatever is true; whether /v1/loads exists
     foreign           tokens and requests that others finish each second
     key               the API key that it wants
+    collapse          texts turn into one sign after so many tokens
     think             generates so many tokens of reasoning before the call
 """
 
@@ -57,7 +58,8 @@ class Model:
         order = ORDER.search(said[-1])
         if not document.get("tools") or not order:
             count = document.get("max_tokens", 16)
-            return [{"content": f"word{index} "} for index in range(count)]
+            sound = min(count, self.wish.get("collapse", count))
+            return [{"content": f"word{index} "} for index in range(sound)] + [{"content": "!"}] * (count - sound)
         facts: dict = {}
         older: dict = {}
         for text in said:

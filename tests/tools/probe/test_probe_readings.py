@@ -407,6 +407,15 @@ class TestSequentialSessions:
         lengths = sorted(len(prompt.split()) for prompt in served.seen()["prompts"])
         assert lengths[-1] > lengths[0] + 800
 
+    def test_long_texts_have_to_stay_text(self, serve, host) -> None:
+        """After right calls, a long text that collapses into one sign is corrupted, and a sound one is not."""
+        sound = self._ask(host, serve().url, count=4, sequential=None, texts=3)
+        collapsed = self._ask(host, serve(collapse=40).url, count=4, sequential=None, texts=3)
+
+        assert (sound.n, sound.bad) == (7, 0)
+        assert (collapsed.n, collapsed.bad) == (7, 3)
+        assert "a long text" in collapsed.detail
+
     def test_exposure_is_counted_where_the_change_acts(self, serve, host) -> None:
         """The share of the tokens that came while so many decoded at once; small batches are none."""
         wide = self._ask(host, serve(gap=0.01).url, count=32, sequential=None, stop_at=None, acts=(4, 16))
