@@ -81,8 +81,9 @@ class Progress(NamedTuple):
 class Waited(NamedTuple):
     """How a wait ended."""
 
-    outcome: Literal["ready", "died", "failed", "stuck", "deadline"]
-    """`died`: the main process is gone or another one; `failed`: the engine says so; `stuck`: no progress."""
+    outcome: Literal["ready", "died", "failed", "stuck", "deadline", "unheard"]
+    """`died`: the main process is gone or another one; `failed`: the engine says so; `stuck`: no progress; `unheard`:
+    time ran out while the host gave no answer, so that nobody knows how the start went."""
     seconds: float
     """How long it took."""
     says: str
@@ -143,7 +144,9 @@ def wait_ready(
             moved = moved if now is None else clock()
             last = heard
         if clock() - begin >= deadline:
-            return Waited("deadline", clock() - begin, f"not ready within {deadline:g} s: {heard}", process)
+            outcome: Literal["deadline", "unheard"] = "deadline" if now is not None else "unheard"
+            return Waited(outcome, clock() - begin, f"not ready within {deadline:g} s: {heard}", process)
         if clock() - moved >= patience:
-            return Waited("stuck", clock() - begin, f"no progress for {patience:g} s: {heard}", process)
+            still: Literal["stuck", "unheard"] = "stuck" if now is not None else "unheard"
+            return Waited(still, clock() - begin, f"no progress for {patience:g} s: {heard}", process)
         sleep(pause)

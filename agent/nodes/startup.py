@@ -50,20 +50,39 @@ def read_start(
         pause=pause,
         tell=lambda text, share: tell({"kind": "progress", "text": f"start: {text}", "share": share}),
     )
+    if waited.outcome == "unheard":
+        return nothing_known(phase, waited.says)
     if waited.outcome != "ready":
         return (_fact("start_failed", phase, 1.0, parts.settings.log, _last_words(waited.says, log_before, parts)),)
-    readings = [_fact("start_failed", phase, 0.0, "service and log", f"ready after {waited.seconds:.1f} s")]
+    came_up = _fact("start_failed", phase, 0.0, "service and log", f"ready after {waited.seconds:.1f} s")
     try:
-        snapshot = parts.worker.snapshot()
+        proof = _proof(execution, settings, wanted, before, phase, log_before, parts)
     except (Refused, HostError) as problem:
-        return (*readings, *_silence(phase, str(problem)))
-    facts = snapshot.facts
+        proof = _silence(phase, str(problem))
+    return (came_up, *proof)
+
+
+def _proof(
+    execution: Execution,
+    settings: tuple[Setting, ...],
+    wanted: Mapping[str, str],
+    before: Mapping[str, str],
+    phase: Phase,
+    log_before: str,
+    parts: Parts,
+) -> tuple[Reading, ...]:
+    """What a worker that is up shows of itself; arguments as above.
+
+    Raises:
+        Refused, HostError: one of the questions found no answer.
+    """
+    snapshot = parts.worker.snapshot()
     facts = parts.worker.facts(snapshot.version, after=log_before)
-    readings.append(start_seconds(facts, phase, parts))
-    readings.append(_identity(execution, snapshot, settings, phase, parts))
-    readings.append(_effective(snapshot, settings, wanted, before, phase, parts))
     free = facts.free_after_capture_gb if facts else None
-    readings.append(
+    return (
+        start_seconds(facts, phase, parts),
+        _identity(execution, snapshot, settings, phase, parts),
+        _effective(snapshot, settings, wanted, before, phase, parts),
         Reading(
             metric="free_after_capture_gb",
             phase=phase,
@@ -73,10 +92,14 @@ def read_start(
             no_data=None if free is not None else "the log of the start does not say it",
             source=parts.settings.log,
             detail="" if free is None else f"{free:g} GB free after capture",
-        )
+        ),
+        parts.worker.through_entry(phase, parts.policy.times.entry_seconds),
     )
-    readings.append(parts.worker.through_entry(phase, parts.policy.times.entry_seconds))
-    return tuple(readings)
+
+
+def nothing_known(phase: Phase, why: str) -> tuple[Reading, ...]:
+    """The readings of a start of which nobody could learn how it went: no failure, and no proof either."""
+    return (Reading(metric="start_failed", phase=phase, value=None, unit="", no_data=why), *_silence(phase, why))
 
 
 def start_seconds(facts: StartupFacts | None, phase: Phase, parts: Parts) -> Reading:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Literal
 
@@ -13,7 +14,7 @@ from agent.domain import Check, Execution, Finding, Plan, Reading, Step
 from agent.errors import HelperRefused, HostError, Refused, Stopped
 from agent.nodes.execute import FIRST_START, measure, said, wait_for_users
 from agent.nodes.plan_verification import LIMIT_OF_A_CHECK_SECONDS, wanted_in_force
-from agent.nodes.startup import log_mark, note_log_mark, read_start
+from agent.nodes.startup import log_mark, note_log_mark, nothing_known, read_start
 from agent.state import Parts, RunState, Tell, stoppable, tell_of
 from policies.judge import breached_so_far, judge
 from policies.metrics import known
@@ -39,6 +40,7 @@ def verify(state: RunState, runtime: Runtime[Parts]) -> Command[Literal["decide"
     except (Refused, HostError) as problem:
         tell({"kind": "note", "text": f"verification broke off: {problem}"})
         notes = (f"Verification broke off: {problem}",)
+    with_the_change.admit_what_is_not_known()
     parts.store.keep_readings(plan.run, with_the_change.readings)
     update = {"readings": tuple(with_the_change.readings), "execution": with_the_change.execution}
     return Command(update={**update, "notes": (*with_the_change.notes, *notes)}, goto="decide")
@@ -56,10 +58,17 @@ class _Candidate:
         self._before = [reading for reading in state.get("readings", ()) if reading.phase == "baseline"]
         self._parts = parts
         self._tell = tell
+        self._boot = 1
+        self._gone = False
         self._ends = parts.clock() + timedelta(minutes=parts.policy.limits.budgets.minutes)
 
     def measure(self, pulse: Heartbeat) -> None:
         """Follow the start, send the load, and start a second time where the plan has a step for it that is needed."""
+        with suppress(HostError):  # a start is followed over a link that fails for a while, too
+            moved = self._moved()
+            if moved is not None:
+                self.notes.append(moved)
+                return
         self._start(self.execution, boot=1)
         self._load(self._plan.checks, pulse, boot=1)
         for step in self._plan.steps[FIRST_START:]:
@@ -70,12 +79,29 @@ class _Candidate:
             self._start(self.execution.model_copy(update={"before": first}), boot=2)
             self._load([check for check in self._plan.checks if check.name in unsettled], pulse, boot=2)
 
+    def _moved(self) -> str | None:
+        """Why the worker does not run as this run's own steps left it; None: it does.
+
+        Raises:
+            Refused, HostError: the host does not say.
+        """
+        done = self._parts.worker.transaction(self._plan.run).status()
+        if done is None or done.state != "open":
+            return "The host took the change back before it was verified."
+        later = {step.id for step in self._plan.steps[FIRST_START:]}
+        if self._boot == 1 and any(entry.step in later for entry in done.journal):
+            return "The run was left in its second start, and what it had measured before is lost."
+        return None
+
+    def admit_what_is_not_known(self) -> None:
+        """Say of a start that was begun and not followed that nothing is known: what went before proves nothing."""
+        if self._boot > 1 and not any(r.metric == "start_failed" and r.boot == self._boot for r in self.readings):
+            unknown = nothing_known("candidate", "nobody saw how the second start went")
+            self.readings += [reading.model_copy(update={"boot": self._boot}) for reading in unknown]
+
     def _again(self, step: Step) -> bool:
-        """Start the worker a second time with the change; False: that has been done, or may not be done now."""
+        """Start the worker a second time with the change; False: that may not be done now."""
         transaction = self._parts.worker.transaction(self._plan.run)
-        done = transaction.status()
-        if done is not None and any(entry.step == step.id and entry.event == "done" for entry in done.journal):
-            return False
         try:
             wait_for_users(self._plan, self._parts, self._tell)
         except Refused as users:
@@ -83,6 +109,7 @@ class _Candidate:
             return False
         self._tell({"kind": "step", "text": step.what})
         note_log_mark(self._plan.run, "candidate", self._parts)
+        self._boot = 2
         try:
             self.execution = transaction.step(step.id)
         except HelperRefused as refusal:
@@ -119,11 +146,24 @@ class _Candidate:
             self._keep(measure(check, "candidate", seed, self._parts, self._tell, limit_seconds=limit), boot)
 
     def _keep(self, found: Sequence[Reading], boot: int) -> None:
+        """Keep readings; those that show a breach only if the host says that the change is still in place."""
+        had = len(self.readings)
         self.readings += [reading.model_copy(update={"boot": boot}) for reading in found]
+        breached = self._breached()
+        if not breached:
+            return
+        try:
+            doubt = self._moved()
+        except (Refused, HostError) as problem:
+            doubt = f"The host does not say whether the change was in place: {problem}"
+        if doubt is not None:
+            del self.readings[had:]
+            self._gone = True
+            self.notes.append(f"{doubt} So this does not count: {breached[0].says}")
 
     def _over(self, pulse: Heartbeat) -> bool:
         """Whether nothing more is to be measured: it is lost, stopped, decided, or the budget is spent."""
-        if pulse.lost is not None or self._parts.stop.asked.is_set() or self._breached():
+        if self._gone or pulse.lost is not None or self._parts.stop.asked.is_set() or self._breached():
             return True
         if self._parts.clock() < self._ends:
             return False
