@@ -8,7 +8,7 @@ from typing import NamedTuple
 from agent.domain import Change, Knob, Record, Setting
 from memory.incidents import Condition, Incident, is_on, number_in
 from memory.told import breached_metrics, version_of
-from memory.traces import Path, Trace, from_value, is_silent, names_of, speaks_of, to_values
+from memory.traces import Path, Trace, from_value, is_imported, is_silent, names_of, speaks_of, to_values, told_of
 from memory.versions import within
 
 UNDOES = 200
@@ -30,6 +30,9 @@ HERE = 10
 SPOKEN = 12
 """Its text speaks of a knob of the change, and nothing closer ties it."""
 VERSION = 5
+UNPROVEN = 15
+"""What an imported record weighs less than one of ours with the same tie: of one knob, what was proven comes first
+even where the other was of this very worker."""
 IN_FORCE = "the fix is in force"
 """How the reason begins where an incident's fix holds."""
 
@@ -188,6 +191,8 @@ def of_record(record: Record, scene: Scene, signature: Collection[str], guards: 
     then = version_of(record)
     if then is not None and scene.version is not None:
         reasons.append((0, f"same engine version: {then}" if then == scene.version else f"with engine version {then}"))
+    if is_imported(record):
+        reasons.append((-UNPROVEN if tie is not None else 0, "imported, unproven"))
     return _ranked(reasons, demanding=tie is not None and tie[0] > COUPLED)
 
 
@@ -208,8 +213,15 @@ def paths_to(scene: Scene, signature: Collection[str], guards: Collection[str]) 
         back = UNDOES if setting.knob in guards else SAME_KNOB
         found.append((SAME_KNOB + back, Trace(knob=setting.knob, aim=from_value(knob, setting.new))))
     found.append((SAME_KNOB + SAME_CHANGE, Trace(aim=to_values(scene.change, scene.knobs))))
+    found += [
+        (weight - UNPROVEN, trace._replace(aim=told_of(trace.aim)))
+        for weight, trace in found
+        if trace.aim == "" or trace.aim.startswith("to:")
+    ]
     broken = [
-        (weight + SIGNATURE, trace._replace(metric=m)) for weight, trace in [*found, (0, Trace())] for m in signature
+        (weight + SIGNATURE, trace._replace(metric=m))
+        for weight, trace in [*found, (0, Trace()), (0, Trace(aim=told_of("")))]
+        for m in signature
     ]
     worker = scene.change.worker
     paths = [Path(weight, trace) for weight, trace in [*found, *broken]]
@@ -221,7 +233,8 @@ def _repeated(record: Record, change: Change, scene: Scene, guards: Collection[s
     """Whether a record is of this very change, or of one that this change would take back."""
     decision = record.verdict.decision
     if _same_change(change, scene):
-        return [(SAME_CHANGE, f"the same change, {decision.replace('_', ' ')} then")]
+        came = "and nobody here knows what came of it" if is_imported(record) else f"{decision.replace('_', ' ')} then"
+        return [(SAME_CHANGE, f"the same change, {came}")]
     if decision != "kept":
         return []
     taken = [setting.knob for setting in scene.change.settings if _takes_back(setting, change, scene)]

@@ -34,7 +34,7 @@ class Trace(NamedTuple):
     """A knob that it set; empty: whatever it set."""
     aim: str = ""
     """`to:` with every value that it set, `from` with one that it set away from, `kept`, `undoes:` with a run;
-    empty: whatever it was after."""
+    empty: whatever it was after. Of an imported record each begins with `told `."""
 
 
 class Path(NamedTuple):
@@ -53,6 +53,16 @@ class Path(NamedTuple):
 def is_silent(record: Record) -> bool:
     """Whether a record says nothing about a change: a question, a worker that was as asked, a deferral told again."""
     return record.verdict.decision in {"answered", "unchanged"} or is_echo(record)
+
+
+def is_imported(record: Record) -> bool:
+    """Whether a record only tells what somebody's files say of the time before us."""
+    return record.verdict.decision == "imported"
+
+
+def told_of(aim: str) -> str:
+    """The aim by which an imported record is found: apart from ours, so that many of them hide none that is proven."""
+    return f"told {aim}"
 
 
 def traces_of(record: Record) -> frozenset[Trace]:
@@ -75,6 +85,8 @@ def traces_of(record: Record) -> frozenset[Trace]:
             pairs = zip(_values(setting.old), _values(setting.new), strict=True)
             aims += [f"from{old}" for old, new in pairs if old != new]
         found |= {Trace(metric, setting.knob, aim) for metric in metrics for aim in aims}
+    if is_imported(record):
+        found = {trace._replace(aim=told_of(trace.aim)) for trace in found}
     return frozenset(found)
 
 

@@ -17,6 +17,7 @@ STATE_WORDS = {
     "rejected": "rejected",
     "answered": "answered",
     "unchanged": "unchanged",
+    "imported": "imported, unproven",
 }
 """What a decision is called in a document."""
 PROVEN = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import secrets
 import select
@@ -14,21 +13,23 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from agent.assemble import Assembly, assemble, open_store, owner_lives, same_machine
 from agent.domain import Approval, Decision, Plan, Request, Verdict
 from agent.doors.carry import INTERRUPTED, Outcome, carry, pause
 from agent.doors.doctor import doctor
 from agent.doors.drawing import edges, mermaid
+from agent.doors.incident import incident
 from agent.doors.lab import lab
 from agent.doors.logged import logged
 from agent.doors.looks import explain_command, forecast_command, knobs_command, load_settings, script
+from agent.doors.past import past
 from agent.doors.plan import plans
 from agent.doors.policies import policy
 from agent.doors.show import Show
 from agent.doors.terminal import JsonLines, Terminal, console, plan_card, print_json, record_view, shown
 from agent.doors.verify import verify_command
+from agent.doors.who import login
 from agent.errors import (
     ApprovalExpired,
     ForeignApproval,
@@ -66,6 +67,8 @@ app.add_typer(lab, name="lab")
 app.add_typer(script, name="script")
 app.add_typer(policy, name="policy")
 app.add_typer(plans, name="plan")
+app.add_typer(past, name="history")
+app.add_typer(incident, name="incident")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 WorkerName = Annotated[str | None, typer.Option("--worker", "-w", help="The worker, where there are several.")]
@@ -82,7 +85,7 @@ def ask(
     name, _ = settings.worker(worker)
     text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     run = "r-" + "".join(secrets.choice("23456789abcdefghjkmnpqrstuvwxyz") for _ in range(6))
-    request = Request(run=run, text=text, worker=name, door="cli", by=_user(), at=datetime.now(UTC))
+    request = Request(run=run, text=text, worker=name, door="cli", by=login(), at=datetime.now(UTC))
     with (
         assemble(settings, name, environ=_taking_the_key(settings)) as parts,
         logged(_show(as_json), _log_of(settings), run) as show,
@@ -182,74 +185,12 @@ def settle(
         if done.state == "open":
             done = transaction.undo(parts.parts.policy.times.watchdog_seconds(None))
         if done.state == "undo_failed":
-            transaction.abandon(by=_user(), reason=reason)
+            transaction.abandon(by=login(), reason=reason)
         transaction.release()
     if as_json:
-        print_json({"run": run, "settled_by": _user(), "reason": reason})
+        print_json({"run": run, "settled_by": login(), "reason": reason})
     else:
         console().print(f"Settled: worker {row.request.worker} is free for changes again.")
-
-
-@app.command()
-def history(worker: WorkerName = None, limit: int = 20, as_json: Json = False) -> None:
-    """List what was asked and what came of it, the newest first."""
-    settings = load_settings()
-    if worker is not None:
-        settings.worker(worker)
-    with open_store(settings) as store:
-        records = store.records(worker=worker, limit=limit)
-        links = {record.run: store.link(record.run) for record in records} if as_json else {}
-        broken = store.broken_at(newest=limit)
-        waiting = store.runs(worker=worker, open_only=True)
-        lives = {row.request.run: owner_lives(row.owner) for row in waiting}
-    if as_json:
-        print_json(
-            {
-                "records": [
-                    {"hash": link.hash if (link := links[r.run]) else r.hash, **r.model_dump(mode="json")}
-                    for r in records
-                ],
-                "open": [
-                    {
-                        "run": r.request.run,
-                        "state": r.state,
-                        "text": r.request.text,
-                        "owner_lives": lives[r.request.run],
-                    }
-                    for r in waiting
-                ],
-                "chain_broken_at": broken,
-            }
-        )
-        return
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("run", "when", "worker", "what", "verdict", "worker is"):
-        table.add_column(column, overflow="fold")
-    for row in waiting:
-        alive = "" if lives[row.request.run] else ", owner gone: prudent resume"
-        table.add_row(
-            row.request.run,
-            f"{row.request.at:%Y-%m-%d %H:%M}",
-            row.request.worker,
-            shown(row.request.text),
-            row.state + alive,
-            "",
-        )
-    for record in records:
-        what = record.change.summary if record.change else record.request.text
-        verdict = record.verdict
-        table.add_row(
-            record.run,
-            f"{record.at:%Y-%m-%d %H:%M}",
-            record.worker,
-            shown(what),
-            verdict.decision.replace("_", " "),
-            verdict.state,
-        )
-    out = console()
-    out.print(table if table.row_count else "Nothing has been asked yet.")
-    if broken is not None:
-        out.print(shown(f"The chain of records does not hold from record {broken} on.", style="bold red"))
 
 
 @app.command()
@@ -348,7 +289,7 @@ def _decide(run: str, decision: str, digest: str | None, reason: str, as_json: b
             run=run,
             digest=plan.digest,
             decision="approve" if decision == "approve" else "reject",
-            by=_user(),
+            by=login(),
             door="cli",
             at=now,
             expires=now + timedelta(seconds=plan.approve_within_seconds),
@@ -421,7 +362,7 @@ def _asker(parts: Assembly, as_json: bool) -> Callable[[Plan], None]:
                 run=plan.run,
                 digest=plan.digest,
                 decision="approve" if yes else "reject",
-                by=_user(),
+                by=login(),
                 door="terminal",
                 at=now,
                 expires=now + timedelta(seconds=plan.approve_within_seconds),
@@ -460,14 +401,6 @@ def _taking_the_key(settings: Settings) -> dict[str, str]:
     if settings.reasoner is not None and settings.reasoner.api_key_env is not None:
         os.environ.pop(settings.reasoner.api_key_env, None)
     return environ
-
-
-def _user() -> str:
-    """The login name, or the number where the system knows no name for it."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}"
 
 
 def _log_of(settings: Settings) -> Path:

@@ -42,7 +42,7 @@ def knobs_command(
         print_json([knob.model_dump(mode="json") for knob in chosen])
         return
     if not chosen:
-        raise NotUnderstood(f"No setting of {engine} has {search!r} in its name or meaning.", _nearest(search, known))
+        raise NotUnderstood(f"No setting of {engine} has {search!r} in its name or meaning.", nearest(search, known))
     for knob in chosen:
         console().print(shown(f"{knob.name}  [{knob.kind}, {knob.subsystem}, risk {knob.risk}]  {knob.meaning}"))
 
@@ -57,7 +57,7 @@ def explain_command(
     name, chosen = settings.worker(worker)
     found = knob_named(chosen.engine, knob) or _called(knob, knobs(chosen.engine))
     if found is None:
-        raise NotUnderstood(f"No setting of {chosen.engine} is called {knob!r}.", _nearest(knob, knobs(chosen.engine)))
+        raise NotUnderstood(f"No setting of {chosen.engine} is called {knob!r}.", nearest(knob, knobs(chosen.engine)))
     with assemble(settings, name, environ=os.environ) as parts:
         version, values, written, installed, remarks = _on_worker(parts, found)
         earlier = [
@@ -180,7 +180,7 @@ def change_of(parts: Assembly, wanted: list[str], *, live: bool = True) -> Chang
         spelled = knob_named(parts.parts.settings.engine, name)
         knob = spelled or _called(name, parts.parts.knobs)
         if not joined or knob is None:
-            near = _nearest(name, parts.parts.knobs)
+            near = nearest(name, parts.parts.knobs)
             raise NotUnderstood(f"{pair!r} is not KNOB=VALUE with a setting that I know.", near)
         text = _text(knob, value, opposite=spelled is None and knob.inverted)
         wrong = check_value(knob, text) if text is not None else None
@@ -208,7 +208,7 @@ def _said(value: str | None) -> str:
     return "not set" if value is None else (value or "set")
 
 
-def _nearest(words: str, known: tuple[Knob, ...]) -> str:
+def nearest(words: str, known: tuple[Knob, ...]) -> str:
     """The remedy for a name that nobody has: those that hold it, else those that look like it."""
     asked = plain(words)
     names = [knob.name for knob in known]

@@ -27,6 +27,7 @@ _COLOURS = {
     "rejected": "yellow",
     "refused": "red",
     "needs_human": "bold red",
+    "imported": "dim",
 }
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _RISK = {"low": "green", "medium": "yellow", "high": "red"}
@@ -234,6 +235,8 @@ def record_view(record: Record, kept_hash: str) -> Group:
         lines.append(_list("Readings", [reading_line(reading) for reading in record.readings]))
     if record.notes:
         lines.append(_list("Notes", list(record.notes)))
+    if record.origin is not None:
+        lines.append(_list("Not known", list(record.origin.unsure)))
     return Group(*lines, shown(""), verdict_panel(record.verdict, record.run))
 
 

@@ -67,7 +67,7 @@ class Histories:
 
     def record(self, place: int) -> Record:
         worker = self.chance.choice(("decode", "decode", "prefill"))
-        decision = self.chance.choice(("kept", "kept", "rolled_back", "deferred", "answered", "needs_human"))
+        decision = self.chance.choice(("kept", "imported", "rolled_back", "deferred", "answered", "needs_human"))
         broken = self.chance.sample(METRICS, self.chance.choice((0, 0, 1, 2)))
         why = self.chance.choice(("as expected", "it had to do with --cuda-graph-max-bs again", "page size"))
         more = {
