@@ -15,6 +15,7 @@ from agent.errors import (
     HelperRefused,
     HostError,
     NoAnswer,
+    NotAllowed,
     PrudentError,
     Refused,
     SpentApproval,
@@ -59,8 +60,7 @@ def _begin(state: RunState, parts: Parts, tell: Tell) -> Exits:
         if parts.stop.asked.is_set():
             return Command(update={"verdict": stopped(parts)}, goto="record")
         _check_approval(state, parts)
-        if not parts.policy.limits.open_at(parts.clock()):
-            raise outside_the_window(parts)
+        _check_law(plan, parts)
         transaction.take(plan.watchdog_seconds + parts.policy.users.wait_seconds)
         # The lease is renewed all the way: users who take long, or a host that does, must not cost it.
         with transaction.heartbeat(plan.watchdog_seconds, opened=False):
@@ -77,6 +77,7 @@ def _begin(state: RunState, parts: Parts, tell: Tell) -> Exits:
                 raise _moved("script")
             note_log_mark(plan.run, "candidate", parts)
             content = parts.worker.edit(script, plan.change).content
+            _check_law(plan, parts)  # the baseline and the users may have taken long
             done = transaction.open(plan, state["approval"], content, now=parts.clock())
     except Stopped:
         return Command(update={**update, "verdict": stopped(parts)}, goto="record")
@@ -100,6 +101,12 @@ def _go_on(state: RunState, done: Execution, parts: Parts, tell: Tell) -> Exits:
         return Command(update={**update, "execution": done, "verdict": verdict}, goto="roll_back")
     if done.state != "open":
         verdict = _given_up(f"The host took the change back before it was verified ({done.state.replace('_', ' ')}).")
+        return Command(update={**update, "execution": done, "verdict": verdict}, goto="roll_back")
+    try:
+        if not {step.id for step in plan.steps[:FIRST_START]} <= {e.step for e in done.journal if e.event == "done"}:
+            _check_law(plan, parts)
+    except NotAllowed as refusal:
+        verdict = _given_up(f"With the change begun, it may not go on. {refusal.sentence}")
         return Command(update={**update, "execution": done, "verdict": verdict}, goto="roll_back")
     return _steps(state, done, update, parts, tell)
 
@@ -148,6 +155,21 @@ def _check_approval(state: RunState, parts: Parts) -> None:
         )
     if parts.store.is_spent(plan.run, plan.digest):
         raise SpentApproval("The approval has been used.", "Ask again for a new plan.")
+
+
+def _check_law(plan: Plan, parts: Parts) -> None:
+    """The policy must be the one that the plan was made under, and let the worker be changed now.
+
+    Raises:
+        NotAllowed: it was changed since, or its window has closed.
+    """
+    if plan.policy != parts.policy.label:
+        raise NotAllowed(
+            f"The plan was made under policy {plan.policy}, and worker {parts.name} is under {parts.policy.label} now.",
+            "Ask again: the plan has to be made anew under the policy as it is now.",
+        )
+    if not parts.policy.limits.open_at(parts.clock()):
+        raise outside_the_window(parts)
 
 
 def _baseline(plan: Plan, parts: Parts, tell: Tell) -> tuple[Reading, ...]:

@@ -13,7 +13,7 @@ from langgraph.types import Command
 from agent.domain import Check, Execution, Finding, Plan, Reading, Step
 from agent.errors import HelperRefused, HostError, Refused, Stopped
 from agent.nodes.execute import FIRST_START, measure, said, wait_for_users
-from agent.nodes.plan_verification import LIMIT_OF_A_CHECK_SECONDS, wanted_in_force
+from agent.nodes.plan_verification import LIMIT_OF_A_CHECK_SECONDS, outside_the_window, wanted_in_force
 from agent.nodes.startup import log_mark, note_log_mark, nothing_known, read_start
 from agent.state import Parts, RunState, Tell, stoppable, tell_of
 from policies.judge import breached_so_far, judge
@@ -103,9 +103,11 @@ class _Candidate:
         """Start the worker a second time with the change; False: that may not be done now."""
         transaction = self._parts.worker.transaction(self._plan.run)
         try:
+            if not self._parts.policy.limits.open_at(self._parts.clock()):
+                raise outside_the_window(self._parts)
             wait_for_users(self._plan, self._parts, self._tell)
-        except Refused as users:
-            self.notes.append(f"It was not started a second time: {users.sentence}")
+        except Refused as refusal:
+            self.notes.append(f"It was not started a second time: {refusal.sentence}")
             return False
         self._tell({"kind": "step", "text": step.what})
         note_log_mark(self._plan.run, "candidate", self._parts)
