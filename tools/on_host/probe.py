@@ -855,6 +855,16 @@ def fault_in(reply: Reply, turn: Turn, session: Session, taken: dict[str, int]) 
     return None
 
 
+def fault_in_text(reply: Reply) -> Fault | None:
+    """Judge one complete long text from its transcript alone; None: it is text to its end."""
+    text = reply.text
+    if garbled(text):
+        return Fault("garbled_text", text[-200:])
+    if repeats(text):
+        return Fault("repetition", text[-200:])
+    return None if text.strip() else Fault("empty_text", text)
+
+
 def _fault_in_call(call: ToolCall, turn: Turn, session: Session, taken: dict[str, int]) -> Fault | None:
     wanted, shown = turn.wanted, _shown(call)
     try:
@@ -1090,16 +1100,15 @@ class Sessions:
         if not reply.ok:
             self._tally.failed += 1
             return
-        kind = "garbled_text" if garbled(reply.text) else "repetition" if repeats(reply.text) else ""
-        kind = kind or ("" if reply.text.strip() else "empty_text")
-        if not kind:
+        fault = fault_in_text(reply)
+        if fault is None:
             self._tally.right += 1
             return
         self._tally.bad += 1
-        self._tally.kinds[kind] += 1
+        self._tally.kinds[fault.kind] += 1
         if self._tally.first_bad is None:
-            got = clipped(reply.text[-200:]) or "nothing"
-            self._tally.first_bad = {"session": number, "turn": 1, "kind": kind, "wanted": "a long text", "got": got}
+            got, wanted = clipped(fault.says) or "nothing", "a long text"
+            self._tally.first_bad = {"session": number, "turn": 1, "kind": fault.kind, "wanted": wanted, "got": got}
 
     async def _session(self, session: Session) -> None:
         messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
