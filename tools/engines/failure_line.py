@@ -6,11 +6,14 @@ from typing import Final, NamedTuple, cast
 
 from tools.engines.facts import Failure, FailureKind
 from tools.engines.figures import allocation, text
+from tools.serve_script.secrets import mask
 
 KEPT_FAILURES: Final = 64
 """Failures of one start that are kept; the first ones tell the cause."""
 SHOWN: Final = 600
-"""Bytes of a line that are shown."""
+"""Characters of a line that are shown."""
+READ: Final = 4096
+"""Characters of a line that are looked into; secrets are taken out before it is cut, so that no half of one is left."""
 
 
 class ReadFailure(NamedTuple):
@@ -30,7 +33,7 @@ def kind_in_phase(kind: str, *, capturing: bool, serving: bool) -> str:
 
 
 def read_failure(kind: str, *, fatal: bool, says: bytes, number: int, at: str | None) -> ReadFailure:
-    """Make a failure of the line that shows it.
+    """Make a failure of the line that shows it, without the secrets that a launch or a traceback repeats in it.
 
     Args:
         kind: One of `facts.FailureKind`, which pydantic checks.
@@ -44,7 +47,7 @@ def read_failure(kind: str, *, fatal: bool, says: bytes, number: int, at: str | 
     failure = Failure(
         kind=cast(FailureKind, kind),
         fatal=fatal,
-        line=line[:SHOWN],
+        line=mask(line[:READ])[:SHOWN],
         number=number,
         at=at,
         tried_gb=memory.tried,

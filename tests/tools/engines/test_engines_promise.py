@@ -167,3 +167,23 @@ def test_a_switch_of_vllm_is_not_written_both_ways():
 
     assert (remark.kind, remark.knob) == ("ignored", "async-scheduling")
     assert "take no-async-scheduling out instead" in remark.says
+
+
+@pytest.mark.parametrize("name", ["sglang", "vllm"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"launch_server.py: error: unrecognized arguments: --api-key %s --cuda-graph-max-bs 96",
+        b"ValueError: the header was Authorization: Bearer %s",
+        b"RuntimeError: could not fetch https://robot:%s@hub.example/x",
+        b"OSError: HF_TOKEN=%s is not a token for this model",
+        b"RuntimeError: " + b"x " * 280 + b"--api-key %s",
+    ],
+)
+def test_what_a_start_died_of_is_told_without_its_secrets(name, line):
+    """Argument parsers and tracebacks repeat what they were given; it goes into records, and models read those."""
+    facts = engine_of(name).read_log([STATED, line % b"s3cr3tpa55w0rd"]).facts
+
+    assert facts is not None
+    assert facts.failures
+    assert all("s3cr3t" not in failure.line for failure in facts.failures)
