@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -194,10 +195,16 @@ def _within_policy(change: Change, parts: Parts) -> None:
             "Set limits.autonomy to propose or ask in the policy, if that is wanted.",
         )
     for setting in change.settings:
-        bound, value = limits.knobs.get(setting.knob), _number(setting.new)
-        if bound is not None and value is not None and bound.refuses(value):
+        bound = limits.knobs.get(setting.knob)
+        knob = next(knob for knob in parts.knobs if knob.name == setting.knob)
+        if bound is None or knob.value not in {"integer", "fraction", "list"}:
+            continue
+        values = _numbers(setting.new if setting.new is not None else knob.default)
+        chosen = f"; without the setting the engine takes: {knob.default or 'what it chooses'}"
+        if not values or any(bound.refuses(value) for value in values):
             raise OutOfBounds(
-                f"The policy {parts.policy.name} allows {bound.says()} for {setting.knob}: {bound.because}",
+                f"The policy {parts.policy.name} allows {bound.says()} for {setting.knob}: {bound.because}"
+                + (chosen if setting.new is None else ""),
                 "Choose a value within it, or change the policy first; nothing was touched.",
             )
 
@@ -262,6 +269,13 @@ def _number(text: str | None) -> float | None:
         return None if text is None else float(text)
     except ValueError:
         return None
+
+
+def _numbers(text: str | None) -> list[float]:
+    """Every number of a value, or of a list of them; none where a part of it is no number."""
+    numbers = [_number(word) for word in re.split(r"[\s,\[\]]+", text or "") if word]
+    known = [number for number in numbers if number is not None]
+    return known if len(known) == len(numbers) else []
 
 
 def _with_values(choices: tuple[str, ...], parts: Parts) -> tuple[str, ...]:

@@ -32,9 +32,9 @@ def open_for(ground: Ground, seconds: float) -> None:
     rule(ground, f"limits: {{windows: [{{opens: '{opens:%H:%M:%S}', closes: '{closes:%H:%M:%S}'}}]}}")
 
 
-def asked(under: Campaign, ground: Ground, told: Around | None = None) -> None:
-    """Ask for a bump."""
-    ended = forked(lambda: ask(ground, under.forge, RUN, STORIES["bump"], told), said=ground.folder / "said")
+def asked(under: Campaign, ground: Ground, told: Around | None = None, text: str = STORIES["bump"]) -> None:
+    """Ask for a bump, or for something else."""
+    ended = forked(lambda: ask(ground, under.forge, RUN, text, told), said=ground.folder / "said")
     assert ended.status == (0 if told is None else -9), ended.said
 
 
@@ -80,3 +80,14 @@ def test_a_window_that_closes_while_the_baseline_is_measured(under):
         ended_with = verdict(ground, was)
     assert (ended_with.decision, ended_with.refusal) == ("refused", "NotAllowed"), ended_with
     assert ended_with.state == "untouched"
+
+
+def test_a_bound_holds_for_what_the_engine_would_choose_too(under):
+    """Taking a setting out leaves it to the engine, whose choice nobody has bounded."""
+    with under.ground() as ground:
+        rule(ground, "limits: {knobs: {cuda-graph-max-bs: {high: 40, because: we want to see it first}}}")
+        was = before(ground)
+        asked(under, ground, text="unset cuda-graph-max-bs")
+        ended_with = verdict(ground, was)
+    assert (ended_with.decision, ended_with.refusal) == ("refused", "OutOfBounds"), ended_with
+    assert "without the setting the engine takes" in ended_with.why
