@@ -66,7 +66,10 @@ def read_plan(text: str, name: str, engine: Engine) -> Read:
     known = knobs(engine)
     called = {knob.name: (knob.name, *(s.text for s in knob.spellings), *knob.words) for knob in known}
     options = options_of(text, called)
-    changes = [_of_entry(entry, name, known, called) for entry in _entries(document)]
+    entries = tuple(_entries(document))
+    changes = [_of_entry(entry, name, known, called) for entry in entries]
+    logged = {entry.line for entry in entries}
+    options = tuple(option for option in options if option.line not in logged)
     tried = [option for option in options if option.state in PAST]
     changes += [_of_option(option, document, name, known) for option in tried]
     left_out = []
