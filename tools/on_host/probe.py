@@ -665,6 +665,10 @@ ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 ATTRIBUTES = {"rack": "rk", "owner": "ow", "zone": "zn", "image": "im"}
 """Attributes that facts are about, each with the prefix of its values."""
 PLANTED = re.compile(r"\b(?:node|rk|ow|zn|im)-[a-z0-9]{7}\b")
+MARKUP = re.compile(r"</?[|｜]\w|</?(?:tool_calls?|function_calls?|invoke)\b")
+"""Markup that a server takes out of what is visible; what is thought may well speak of it."""
+MISREAD = re.compile("\u00c3[\u0080-\u00bf]|\u00e2[\u0080\u20ac]")
+"""UTF-8 that somebody read as Latin-1 or as Windows-1252, sign by sign."""
 SYSTEM = (
     "You operate a cluster by calling tools. Use only facts that the user stated; the latest statement counts. "
     "Answer each order with exactly one tool call."
@@ -809,14 +813,14 @@ def tool_list() -> list[dict[str, Any]]:
 
 
 def repeats(text: str) -> bool:
-    """Whether a stretch of up to twelve words, or of up to thirty characters, comes over and over.
+    """Whether a stretch of up to sixty words, or of up to thirty characters, comes over and over.
 
     Legitimate lists repeat a word or two; what a broken decode repeats fills its reply. So a cycle counts only when it
     covers 24 words in at least four rounds, or 60 characters in at least eight rounds with a letter or digit in it, or
     200 of nothing but signs, which no line of a table is long enough for.
     """
     words = text.split()
-    for period in range(1, 13):
+    for period in range(1, min(60, len(words) // 4) + 1):
         run = 0
         for earlier, later in zip(words, words[period:], strict=False):
             run = run + 1 if earlier == later else 0
@@ -829,8 +833,10 @@ def repeats(text: str) -> bool:
 
 
 def garbled(text: str) -> bool:
-    """Whether text holds what no tokenizer produces from sound tokens: replacement or control characters."""
-    return any(sign == "\ufffd" or (ord(sign) < 32 and sign not in "\n\r\t") or sign == "\x7f" for sign in text)
+    """Whether text holds what no tokenizer makes of sound tokens: replacement or control characters, misread UTF-8."""
+    return MISREAD.search(text) is not None or any(
+        sign == "\ufffd" or (ord(sign) < 32 and sign not in "\n\r\t") or sign == "\x7f" for sign in text
+    )
 
 
 def fault_in(reply: Reply, turn: Turn, session: Session, taken: dict[str, int]) -> Fault | None:
@@ -852,7 +858,12 @@ def fault_in(reply: Reply, turn: Turn, session: Session, taken: dict[str, int]) 
     if len(calls) > 1:
         again = all(call.arguments == calls[0].arguments and call.name == calls[0].name for call in calls)
         return Fault("repetition" if again else "extra_call", _shown(calls[1]))
-    return None
+    return _leak(reply)
+
+
+def _leak(reply: Reply) -> Fault | None:
+    visible = "".join(reply.content)
+    return Fault("leaked_markup", visible) if MARKUP.search(visible) else None
 
 
 def fault_in_text(reply: Reply) -> Fault | None:
@@ -862,13 +873,15 @@ def fault_in_text(reply: Reply) -> Fault | None:
         return Fault("garbled_text", text[-200:])
     if repeats(text):
         return Fault("repetition", text[-200:])
-    return None if text.strip() else Fault("empty_text", text)
+    if re.search("[A-Za-z.,]{80,}", text):
+        return Fault("words_run_together", text[-200:])
+    return _leak(reply) if text.strip() else Fault("empty_text", text)
 
 
 def _fault_in_call(call: ToolCall, turn: Turn, session: Session, taken: dict[str, int]) -> Fault | None:
     wanted, shown = turn.wanted, _shown(call)
     try:
-        arguments = json.loads(call.arguments) if call.arguments.strip() else {}
+        arguments = json.loads(call.arguments, object_pairs_hook=_each_once) if call.arguments.strip() else {}
     except ValueError:
         kind = "repetition" if repeats(call.arguments) else "malformed_json"
         return Fault(kind, shown)
@@ -886,6 +899,14 @@ def _fault_in_call(call: ToolCall, turn: Turn, session: Session, taken: dict[str
     said = arguments.get(wanted.attribute)
     lost = isinstance(said, str) and said in turn.replaced
     return Fault("lost_fact" if lost else "wrong_arguments", shown)
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys come once each; which of two values counts is a matter of the reader."""
+    document = dict(pairs)
+    if len(document) < len(pairs):
+        raise ValueError("a key comes twice")
+    return document
 
 
 def _of_others(text: str, session: Session, taken: dict[str, int]) -> str | None:
@@ -1335,7 +1356,8 @@ class Aborts:
         """So many storms at each concurrency, the fractions in turn; the first wedge ends it."""
         before = await self._canary(self._client.timeout, tokens=32)
         if not before.ok or not before.chunks:
-            return {"storms": [], "stopped": f"no answer before the first storm: {before.reason or 'no token came'}"}
+            why = f"no answer before the first storm: {before.reason or 'no token came'}"
+            return {"storms": [], "rests": [], "stopped": why}
         self._step = percentile(before.gaps, 0.5) or 0.0
         self._ttft = before.first - before.sent
         fractions = [self._fractions[number % len(self._fractions)] for number in range(self._storms)]

@@ -67,11 +67,10 @@ def test_every_kind_changes_what_is_said() -> None:
 
 
 def test_the_kinds_that_may_be_looked_at_are_found() -> None:
-    """Of the seen kinds that change which call is made, none goes unseen."""
-    unseen = {"one key twice, right last", "markup before the call", "a paragraph over and over before the call"}
-    seen = [one for one in halves()[0] if one.kind == "call" and one.name not in unseen]
+    """Of the seen kinds none goes unseen, but for letters in any order: the detectors know no language."""
+    seen = [one for one in halves()[0] if one.name != "letters in any order"]
 
-    rows = asyncio.run(recall(seen, list(calls(4, 12)), 10, seed=4))
+    rows = asyncio.run(recall(seen, [*calls(4, 12), *texts(4, 4)], 10, seed=4))
 
     assert [row.mutation.name for row in rows if row.found < row.made] == []
 
