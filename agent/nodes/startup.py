@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from agent.domain import Execution, Phase, Process, Reading, Setting
 from agent.errors import HostError, Refused
@@ -154,10 +155,22 @@ def _effective(
     changed = {setting.knob for setting in settings}
     drifts = compare(wanted, snapshot.in_force, before, knobs=parts.knobs, changed=changed)
     against = [drift for drift in drifts if drift.kind != "moved" or drift.side_effect_of is None]
-    told = " ".join(drift.says for drift in drifts)
+    beyond = _beyond(snapshot, before, parts) if phase == "candidate" else []
+    told = " ".join([*(drift.says for drift in drifts), *beyond])
     values = ", ".join(f"{name} {snapshot.in_force.get(name, '?')}" for name in wanted)
     detail = told or f"in force: {values or 'as before'}"
-    return _fact("effective_matches", phase, 0.0 if against else 1.0, parts.worker.effective_source, detail)
+    return _fact("effective_matches", phase, 0.0 if against or beyond else 1.0, parts.worker.effective_source, detail)
+
+
+def _beyond(snapshot: Snapshot, before: Mapping[str, str], parts: Parts) -> list[str]:
+    """What came to lie outside of the policy's bounds, whatever setting moved it there."""
+    found = []
+    for name, bound in parts.policy.limits.knobs.items():
+        value = snapshot.in_force.get(name)
+        with suppress(ValueError):
+            if value is not None and value != before.get(name) and bound.refuses(float(value)):
+                found.append(f"{name} is {value} in force, and the policy allows {bound.says()}.")
+    return found
 
 
 def argument(process: Process, names: set[str]) -> str | None:

@@ -91,3 +91,19 @@ def test_a_bound_holds_for_what_the_engine_would_choose_too(under):
         ended_with = verdict(ground, was)
     assert (ended_with.decision, ended_with.refusal) == ("refused", "OutOfBounds"), ended_with
     assert "without the setting the engine takes" in ended_with.why
+
+
+def test_a_bound_holds_whatever_setting_moves_the_value(under):
+    """A list of capture sizes sets their maximum, too: what comes into force beyond the bound is not kept."""
+    with under.ground() as ground:
+        rule(ground, "limits: {knobs: {cuda-graph-max-bs: {high: 40, because: we want to see it first}}}")
+        script = ground.script.read_bytes()
+        asked(under, ground, text="set cuda graph bs list to 48")
+        record, books = stored(ground, RUN)
+        assert ground.script.read_bytes() == script
+    assert books is None
+    assert record is not None
+    assert (record.verdict.decision, record.verdict.state) == ("rolled_back", "restored"), record.verdict
+    found = next(reading for reading in record.readings if reading.metric == "effective_matches")
+    assert found.value == 0.0
+    assert "cuda-graph-max-bs is 48 in force, and the policy allows at most 40." in found.detail
