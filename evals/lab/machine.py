@@ -320,6 +320,8 @@ def _settle(directory: Path, port: int) -> None:
         _add(tar, "etc/ssh/ssh_host_ed25519_key", (keys / "host").read_bytes(), 0o600)
         _add(tar, "etc/ssh/ssh_host_ed25519_key.pub", (keys / "host.pub").read_bytes(), 0o644)
         _add(tar, "etc/ssh/sshd_config.d/practice.conf", _SSHD.format(port=port).encode(), 0o644)
+        # Tests break and restart sshd more often than systemd takes for sane.
+        _add(tar, "etc/systemd/system/ssh.service.d/practice.conf", b"[Unit]\nStartLimitIntervalSec=0\n", 0o644)
         for number, account in enumerate(ACCOUNTS):
             who = 999 + number if number else 0
             group = {"root": 0, "operator": 37, "deploy": 1001}[account]

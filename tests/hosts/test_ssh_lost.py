@@ -39,8 +39,9 @@ class Relay:
             while True:
                 near, _ = self._listener.accept()
                 self.accepted += 1
+                self._ends.append(near)
                 far = socket.create_connection(("127.0.0.1", self._port))
-                self._ends += [near, far]
+                self._ends.append(far)
                 for one, other in ((near, far), (far, near)):
                     threading.Thread(target=self._pass, args=(one, other), daemon=True).start()
 
