@@ -132,7 +132,7 @@ class Engine:
         """A process that has had everything that was sent."""
         if self._live is None or self._live.history != self._sent:
             self.close()
-            self._live = _Process(self._launch)
+            self._live = _Process(self._launch, self._kept.parent)
             for text in self._sent:
                 self._live.load(self._program, json.loads(text))
         return self._live
@@ -145,9 +145,9 @@ def _text(wish: Mapping[str, Any]) -> str:
 class _Process:
     """The process of `evals.lab.virtual`."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, room: Path) -> None:
         self.history: list[str] = []
-        self._folder = tempfile.TemporaryDirectory(prefix="prudent-engine-")
+        self._folder = tempfile.TemporaryDirectory(prefix="engine-", dir=room)
         ground = Path(self._folder.name)
         private.write(ground, launch.nature)
         for _ in range(launch.boot - 1):
