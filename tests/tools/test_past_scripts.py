@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import yaml
 
 from agent.errors import BadSettings
 from tools.past.backups import belongs
@@ -237,3 +238,30 @@ def test_words_of_a_commit_cannot_pretend_to_be_another(tmp_path):
     repository.commit("More", script("--page-size 16"), "2026-01-03")
 
     assert ("2026-01-03", "page-size 64 -> 16") in told(repository.folder)[0]
+
+
+CORPUS = Path(__file__).parent.parent / "data" / "serve-corpus"
+KINDS = {"bash": "serve.sh", "systemd": "serve.service", "supervisord": "serve.conf", "compose": "compose.yaml"}
+EDITED = [
+    case.parent
+    for case in sorted(CORPUS.glob("*/case.yaml"))
+    if (case.parent / "expected").exists() and yaml.safe_load(case.read_text(encoding="utf-8"))["kind"] in KINDS
+]
+
+
+@pytest.mark.parametrize("folder", EDITED, ids=lambda folder: folder.name)
+def test_an_edit_of_one_setting_reads_as_that_setting(tmp_path, folder):
+    """Of two versions of a launch file that differ in one setting, however it is written, that setting is told."""
+    case = yaml.safe_load((folder / "case.yaml").read_text(encoding="utf-8"))
+    name = KINDS[case["kind"]]
+    (tmp_path / f"{name}.bak-20260601").write_bytes((folder / "script").read_bytes())
+    (tmp_path / name).write_bytes((folder / "expected").read_bytes())
+    launch = case["target"] if isinstance(case["target"], str) else None
+
+    told_by = [
+        [setting.knob for change in read.changes for setting in change.settings]
+        for engine in ("sglang", "vllm")
+        if (read := read_sources([tmp_path], Subject(name, engine, launch), given=True)).changes
+    ]
+
+    assert told_by == [[case["name"].lstrip("-")]]

@@ -192,3 +192,32 @@ def test_what_another_source_told_before_is_known():
     entry, commit = change("plan", None, "64", None), change("git", "32", "64", "2026-06-02")
 
     assert known_as([entry, commit], [before], "decode") == {entry.key: before.run}
+
+
+VLLM = """\
+(APIServer pid=1) INFO {day} 23:59:20 [api_utils.py:299] vLLM API server version {version}
+(APIServer pid=1) INFO {day} 23:59:20 [api_utils.py:273] non-default args: {{{args}, 'api_key': ['sesame']}}
+(EngineCore pid=2) INFO {day} 23:59:30 [core.py:115] Initializing a V1 LLM engine (v{version}) with config: model='/m'
+"""
+
+
+def test_a_log_without_a_year_does_not_get_one(tmp_path):
+    """The log of vLLM says day and month only: the date is not known, an upgrade is told, and no secret is."""
+    log = tmp_path / "worker.log"
+    log.write_text(
+        VLLM.format(day="03-01", version="0.23.0", args="'max_num_seqs': 64, 'enable_prefix_caching': False")
+        + VLLM.format(day="03-02", version="0.24.0", args="'max_num_seqs': 128")
+        + VLLM.format(day="03-03", version="0.24.1", args="'max_num_seqs': 128")
+    )
+
+    first, second = read_sources([log], Subject("serve.sh", "vllm", None), given=True).changes
+
+    assert {s.knob: (s.old, s.new) for s in first.settings} == {
+        "enable-prefix-caching": ("off", "on"),
+        "max-num-seqs": ("64", "128"),
+    }
+    assert (first.origin.at, second.origin.at) == (None, None)
+    assert "03-02 23:59:20" in first.origin.sources[0]
+    assert (first.words, second.summary) == ("engine version 0.23.0 -> 0.24.0", "engine version 0.24.0 -> 0.24.1")
+    assert any("its defaults alone" in doubt for doubt in first.origin.unsure)
+    assert "sesame" not in str((first, second))

@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
-from agent.domain import Origin, Setting
+from agent.domain import Knob, Origin, Setting
 from tools.engines.catalogue import Engine, canonical, knobs
 from tools.engines.engine import engine_of
 from tools.engines.facts import StartupFacts
 from tools.engines.log_lines import lines_of
-from tools.past.change import NO_AUTHOR, PastChange, Read
+from tools.engines.vllm_start import YEAR
+from tools.past.change import NO_AUTHOR, NO_DATE, PastChange, Read
 
 MOST = 500
 """Starts of a log that are read, the newest."""
@@ -44,18 +45,21 @@ def read_log(name: str, starts: Sequence[StartupFacts], engine: Engine) -> Read:
         left_out.append(f"{name} holds one start that prints its settings: there is nothing to compare it with.")
     for number, (before, after) in enumerate(pairwise(said), start=2):
         settings = tuple(_difference(_values(before, engine), _values(after, engine), engine))
-        if not settings:
+        upgrade = _upgrade(before, after)
+        if not settings and not upgrade:
             continue
         at = _time(after.begun_at)
         unsure = [NO_AUTHOR, DERIVED, SILENT]
         unsure.append(f"What came of it is not known, but that the start {_ended(after)}.")
         if at is None:
-            unsure.append("When it was is not known: the log has no such time.")
+            unsure += [NO_DATE, "The log does not say the time of that start with its year."]
         else:
             unsure.append("The time zone of the log is not known; UTC is taken.")
+        if settings and upgrade:
+            unsure.append("The engine's version changed with it: settings may differ by its defaults alone.")
         if len(settings) > 1:
             unsure.append(f"{len(settings)} settings differ at once: what each of them did cannot be told apart.")
-        when = after.begun_at or f"start {number}"
+        when = (after.begun_at or f"start {number}").removeprefix(f"{YEAR}-")
         changes.append(
             PastChange(
                 key=f"{when} {sorted(after.settings.items())}",
@@ -67,7 +71,7 @@ def read_log(name: str, starts: Sequence[StartupFacts], engine: Engine) -> Read:
                     unsure=tuple(unsure),
                 ),
                 settings=settings,
-                words="",
+                words=upgrade,
             )
         )
     return Read(tuple(changes), tuple(left_out))
@@ -89,15 +93,24 @@ def _difference(before: Mapping[str, str], after: Mapping[str, str], engine: Eng
         old, new = before.get(knob.name), after.get(knob.name)
         if old == new:
             continue
-        switch = knob.value == "switch"
-        old, new = (_switch(one) if switch else one for one in (old, new))
+        if knob.value == "switch":
+            old, new = _switch(knob, old), _switch(knob, new)
         if old != new:
             yield Setting(knob=knob.name, kind="flag", spelling=knob.spellings[0].text, old=old, new=new)
 
 
-def _switch(value: str | None) -> str | None:
-    """A printed switch as a script would have it: an empty text where it is on."""
+def _switch(knob: Knob, value: str | None) -> str | None:
+    """A printed switch as a script has it, an empty text where it is on; one that is on by itself says on or off."""
+    if (knob.default or "").split(" ")[0] == "on":
+        return value or "on"
     return "" if value == "on" else None if value == "off" else value
+
+
+def _upgrade(before: StartupFacts, after: StartupFacts) -> str:
+    """The change of the engine's version, in words; empty: none that the log tells of."""
+    if before.version is None or after.version is None or before.version == after.version:
+        return ""
+    return f"engine version {before.version} -> {after.version}"
 
 
 def _ended(start: StartupFacts) -> str:
@@ -109,7 +122,7 @@ def _ended(start: StartupFacts) -> str:
 
 def _time(text: str | None) -> datetime | None:
     """A log's time, taken as UTC where it does not say a zone."""
-    if text is None or not re.match(r"\d{4}-\d\d-\d\d", text):
+    if text is None or not re.match(r"\d{4}-\d\d-\d\d", text) or text.startswith(YEAR):
         return None
     try:
         at = datetime.fromisoformat(text.replace(",", "."))
