@@ -13,6 +13,7 @@
         NoAnswer             nobody knows whether it was done: never success, and for a change never tried again blindly
         HelperRefused        the helper on the host said no, with the kind of refusal
       Stopped                the operator wants to end the run; what was begun is taken back
+      Superseded             another process has taken the run over: this one lets go and touches nothing more
       ModelSlip              the model's answer cannot be used: goes back to it as advice, then to the rules
 
 Anything else is a bug and shows its traceback.
@@ -234,6 +235,10 @@ class HelperRefused(HostError):
 
 class Stopped(PrudentError):
     """Somebody asked to stop while something took long; the law treats what is missing as missing."""
+
+
+class Superseded(PrudentError):
+    """Another process has taken the run over, and owns its change and its record from now on."""
 
 
 class ModelSlip(PrudentError):

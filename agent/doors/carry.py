@@ -15,6 +15,7 @@ from langgraph.types import Command
 
 from agent.domain import Plan, Record
 from agent.doors.show import Show
+from agent.errors import RunInFlight, Superseded
 from agent.graph import Run
 from agent.state import Parts, RunState
 
@@ -45,12 +46,17 @@ def carry(run: str, graph: Run, parts: Parts, show: Show, ask: Ask, start: RunSt
         show: Who watches.
         ask: Asks whoever sits at the terminal.
         start: The first state; None resumes from the last checkpoint.
+
+    Raises:
+        RunInFlight: another process has taken the run over meanwhile; it has its change and its record now.
     """
     config: RunnableConfig = {"configurable": {"thread_id": run}, "recursion_limit": 50}
     payload: Any = start
     with _stopping(run, parts) as signals:
         try:
             _to_the_end(graph, config, parts, show, ask, payload)
+        except Superseded as gone:
+            raise RunInFlight(str(gone), f"It goes on there; see prudent show {run}.") from None
         except Exception as error:
             # A node or a checkpoint broke. Nothing is kept after that: one more pass takes back what was begun.
             parts.stop.why = f"broken off by {type(error).__name__}: {error}"
@@ -58,6 +64,8 @@ def carry(run: str, graph: Run, parts: Parts, show: Show, ask: Ask, start: RunSt
             show.event({"kind": "stop", "text": f"{parts.stop.why}; whatever was begun is being taken back"})
             try:
                 _to_the_end(graph, config, parts, show, ask, _next_payload(graph, config, start))
+            except Superseded as gone:
+                raise RunInFlight(str(gone), f"It goes on there; see prudent show {run}.") from None
             except Exception:
                 text = f"that failed too; the host takes it back by itself, and prudent resume {run} proves it"
                 show.event({"kind": "stop", "text": text})

@@ -9,7 +9,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from agent.domain import Verdict
-from agent.errors import HostError, NoAnswer, Refused, kind_of
+from agent.errors import HostError, NoAnswer, Refused, Superseded, kind_of
 from agent.state import Parts, RunState, Tell, tell_of
 
 Arrow = Callable[[RunState, Parts, Tell], Command[Any]]
@@ -27,6 +27,17 @@ def carried(arrow: Arrow, state: RunState, runtime: Runtime[Parts]) -> Command[A
         return Command(update={"verdict": refused(refusal)}, goto="record")
     except HostError as error:
         return Command(update={"verdict": silent(error)}, goto="record")
+
+
+def still_ours(run: str, parts: Parts) -> None:
+    """See that this process still owns the run: one that slept may not take back what its successor is at work on.
+
+    Raises:
+        Superseded: it was taken over.
+    """
+    row = parts.store.run(run)
+    if row is not None and row.owner != parts.owner:
+        raise Superseded(f"Run {run} is carried by process {row.owner.pid} on {row.owner.host} now.")
 
 
 def refused(refusal: Refused) -> Verdict:

@@ -9,6 +9,7 @@ from langgraph.types import Command
 
 from agent.domain import Decision, Verdict
 from agent.errors import HostError, Refused
+from agent.nodes.carried import still_ours
 from agent.state import Parts, RunState, tell_of
 from memory.precedents import reopening
 from policies.judge import breached_metrics, judge
@@ -18,6 +19,7 @@ def decide(state: RunState, runtime: Runtime[Parts]) -> Command[Literal["roll_ba
     """Judge; a change that is kept is confirmed on the host first, and anything else goes back."""
     parts, tell = runtime.context, tell_of(runtime.stream_writer)
     tell({"kind": "node", "text": "decide"})
+    still_ours(state["request"].run, parts)
     plan, readings = state["plan"], tuple(state.get("readings", ()))
     judged = judge(plan.criteria, readings, state.get("noise"), plan.checks)
     if judged.decision == "kept" and not _may_commit(plan.run, parts):

@@ -23,7 +23,7 @@ from agent.errors import (
     Stopped,
     UsersOnWorker,
 )
-from agent.nodes.carried import refused, silent, stopped
+from agent.nodes.carried import refused, silent, still_ours, stopped
 from agent.nodes.plan_verification import LIMIT_OF_A_CHECK_SECONDS, outside_the_window
 from agent.nodes.startup import note_log_mark, start_seconds
 from agent.state import Parts, RunState, Tell, stoppable, tell_of
@@ -41,6 +41,7 @@ def execute(state: RunState, runtime: Runtime[Parts]) -> Exits:
     """Carry the plan out. Run again after a crash, it asks the host what was done and goes on from there."""
     parts, tell = runtime.context, tell_of(runtime.stream_writer)
     tell({"kind": "node", "text": "execute"})
+    still_ours(state["request"].run, parts)
     plan = state["plan"]
     parts.store.set_state(plan.run, "executing")
     try:

@@ -10,6 +10,7 @@ from langgraph.types import Command
 
 from agent.domain import Record
 from agent.errors import HostError, Refused
+from agent.nodes.carried import still_ours
 from agent.state import Parts, RunState, Tell, tell_of
 from tools.perf_plan import append_record
 
@@ -18,6 +19,7 @@ def record(state: RunState, runtime: Runtime[Parts]) -> Command[Literal["__end__
     """Write down what was asked, seen, done and decided; a second time returns what was written the first."""
     parts, tell = runtime.context, tell_of(runtime.stream_writer)
     tell({"kind": "node", "text": "record"})
+    still_ours(state["request"].run, parts)
     request, plan = state["request"], state.get("plan")
     written = parts.store.append(
         Record(

@@ -10,6 +10,7 @@ from langgraph.types import Command
 
 from agent.domain import Execution, Plan, ProvenState, Reading, Setting, Verdict
 from agent.errors import HostError, NoAnswer, PrudentError, Refused, RunInFlight
+from agent.nodes.carried import still_ours
 from agent.nodes.execute import said
 from agent.nodes.startup import log_mark, note_log_mark, read_start
 from agent.state import Parts, RunState, Tell, tell_of
@@ -23,6 +24,7 @@ def roll_back(state: RunState, runtime: Runtime[Parts]) -> Command[Literal["reco
     """Take the change back through the helper and prove that the worker is as it was."""
     parts, tell = runtime.context, tell_of(runtime.stream_writer)
     tell({"kind": "node", "text": "roll back"})
+    still_ours(state["request"].run, parts)
     plan, verdict = state["plan"], state["verdict"]
     undone = _undo(plan, parts, tell)
     update: dict[str, Any] = {"execution": undone.execution} if undone.execution else {}
@@ -61,6 +63,7 @@ def _undo(plan: Plan, parts: Parts, tell: Tell) -> _Undone:
     problem: PrudentError | None = None
     execution: Execution | None = None
     for attempt in range(1, ATTEMPTS + 1):
+        still_ours(plan.run, parts)
         try:
             execution = transaction.status() or _fenced(transaction, plan.watchdog_seconds)
             if execution is None:

@@ -12,6 +12,7 @@ from langgraph.types import Command
 
 from agent.domain import Check, Execution, Finding, Plan, Reading, Step
 from agent.errors import HelperRefused, HostError, Refused, Stopped
+from agent.nodes.carried import still_ours
 from agent.nodes.execute import FIRST_START, measure, said, wait_for_users
 from agent.nodes.plan_verification import LIMIT_OF_A_CHECK_SECONDS, outside_the_window, wanted_in_force
 from agent.nodes.startup import log_mark, note_log_mark, nothing_known, read_start
@@ -25,6 +26,7 @@ def verify(state: RunState, runtime: Runtime[Parts]) -> Command[Literal["decide"
     """Measure; what could not be measured is a reading without a value, and the law knows what that means."""
     parts, tell = runtime.context, tell_of(runtime.stream_writer)
     tell({"kind": "node", "text": "verify"})
+    still_ours(state["request"].run, parts)
     if parts.stop.asked.is_set():
         return Command(update={"notes": (_cut_short(parts),)}, goto="decide")
     plan = state["plan"]
