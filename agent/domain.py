@@ -656,6 +656,11 @@ class Record(Noun):
     """Hash of the record before; 64 zeros for the first."""
 
     @property
+    def when(self) -> datetime | None:
+        """When what it tells of happened; None: it was imported, and its source does not say."""
+        return self.at if self.origin is None else self.origin.at
+
+    @property
     def hash(self) -> str:
         """SHA-256 over the canonical JSON of the record, the previous hash included."""
         return digest_of(self)

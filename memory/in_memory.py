@@ -13,7 +13,7 @@ from memory.chain import NOTHING_BEFORE, Break, Link, breaks, linked
 from memory.incidents import Incident
 from memory.noise import HISTORY, METRIC, baselines_of, noise_of
 from memory.store import Baseline, Fact, Owner, RunRow
-from memory.traces import Path, Trace, prose_of, traces_of
+from memory.traces import Path, Trace, is_imported, prose_of, traces_of
 
 
 class InMemoryStore:
@@ -197,11 +197,15 @@ class InMemoryStore:
         with self._lock:
             return self._records.get(run)
 
-    def records(self, *, worker: str | None = None, limit: int | None = None) -> Sequence[Record]:
-        """Records, the newest first."""
+    def records(
+        self, *, worker: str | None = None, limit: int | None = None, imported: bool = False
+    ) -> Sequence[Record]:
+        """Records of our own runs, the newest first; or else those that were imported."""
         with self._lock:
             chosen = [
-                record for record in reversed(self._records.values()) if worker is None or record.worker == worker
+                record
+                for record in reversed(self._records.values())
+                if (worker is None or record.worker == worker) and is_imported(record) == imported
             ]
         return tuple(chosen if limit is None else chosen[:limit])
 

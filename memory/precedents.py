@@ -113,7 +113,7 @@ def _from_record(record: Record, bearing: Bearing, undone_by: str | None) -> Pre
         source="record",
         what=told(record, undone_by),
         why="; ".join(bearing.reasons),
-        at=_day(record),
+        at=None if record.when is None else record.when.date().isoformat(),
         lesson=lesson,
         demands=demanded if bearing.demanding else (),
         signature=metrics,
@@ -122,12 +122,6 @@ def _from_record(record: Record, bearing: Bearing, undone_by: str | None) -> Pre
         reference=f"prudent show {record.run}",
         tainted=True,
     )
-
-
-def _day(record: Record) -> str | None:
-    """The day of a change; None: it was imported, and nobody knows."""
-    at = record.at if record.origin is None else record.origin.at
-    return None if at is None else at.date().isoformat()
 
 
 def _from_incident(incident: Incident, bearing: Bearing) -> Precedent:

@@ -173,8 +173,10 @@ class Store(Protocol):
     def record(self, run: str) -> Record | None:
         """The record of a run."""
 
-    def records(self, *, worker: str | None = None, limit: int | None = None) -> Sequence[Record]:
-        """Records, the newest first."""
+    def records(
+        self, *, worker: str | None = None, limit: int | None = None, imported: bool = False
+    ) -> Sequence[Record]:
+        """Records of our own runs, the newest first; or else those that were imported, the last one first."""
 
     def link(self, run: str) -> Link | None:
         """The record of a run as it is kept: its text and hash, which stay what they are when nouns get fields."""

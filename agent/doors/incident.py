@@ -77,7 +77,7 @@ def add_incident(
                 "reopen_when": reopen_when or record.verdict.reopen_when,
                 "fixed_by": fixed_by or None,
                 "certainty": certainty or ("unknown" if record.origin is not None else "suspected"),
-                "at": _day(record),
+                "at": None if record.when is None else record.when.date().isoformat(),
                 "reference": f"prudent show {run}",
                 "source": f"run {run}, record {record.seq}, {link.hash[:16]}",
                 "tainted": True,
@@ -218,11 +218,6 @@ def _made(fields: dict[str, object]) -> Incident:
 
 def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:80].strip("-")
-
-
-def _day(record: Record) -> str | None:
-    at = record.at if record.origin is None else record.origin.at
-    return None if at is None else at.date().isoformat()
 
 
 def _range(one: Incident) -> str:

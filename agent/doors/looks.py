@@ -12,6 +12,7 @@ import typer
 
 from agent.assemble import Assembly, assemble
 from agent.domain import Change, Knob, Setting
+from agent.doors.chronicle import came, chronicle, day
 from agent.doors.terminal import console, forecast_table, print_json, shown
 from agent.errors import BadSettings, HostError, NotUnderstood, OutOfBounds, Refused
 from agent.nodes.estimate_memory import measured_starts
@@ -61,8 +62,8 @@ def explain_command(
     with assemble(settings, name, environ=os.environ) as parts:
         version, values, written, installed, remarks = _on_worker(parts, found)
         earlier = [
-            f"{record.at:%Y-%m-%d} run {record.run}: {record.change.summary}: {record.verdict.decision}"
-            for record in parts.store.records(worker=name, limit=200)
+            f"{day(record)} run {record.run}: {record.change.summary}: {came(record)}"
+            for record in chronicle(parts.store, worker=name, limit=200)
             if record.change and any(setting.knob == found.name for setting in record.change.settings)
         ]
     if as_json:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from agent.assemble import open_store, owner_lives
 from agent.domain import Change, Knob, Record
+from agent.doors.chronicle import came, chronicle, day
 from agent.doors.looks import load_settings
 from agent.doors.terminal import console, print_json, shown
 from agent.doors.who import login
@@ -45,7 +46,7 @@ def history(context: typer.Context, worker: WorkerName = None, limit: int = 20, 
     if worker is not None:
         settings.worker(worker)
     with open_store(settings) as store:
-        records = store.records(worker=worker, limit=limit)
+        records = chronicle(store, worker=worker, limit=limit)
         links = {record.run: store.link(record.run) for record in records} if as_json else {}
         broken = store.broken_at(newest=limit)
         waiting = store.runs(worker=worker, open_only=True)
@@ -83,7 +84,9 @@ def history(context: typer.Context, worker: WorkerName = None, limit: int = 20, 
         )
     for record in records:
         what = record.change.summary if record.change else record.request.text
-        table.add_row(record.run, _when(record), record.worker, shown(what), *_came(record))
+        when = f"{record.at:%Y-%m-%d %H:%M}" if record.origin is None else day(record)
+        state = record.verdict.state if record.origin is None else "not known"
+        table.add_row(record.run, when, record.worker, shown(what), came(record), state)
     out = console()
     out.print(table if table.row_count else "Nothing has been asked yet.")
     if broken is not None:
@@ -194,20 +197,6 @@ def _document(one: PastChange) -> dict[str, object]:
         "reopen_when": one.reopen_when,
         **one.origin.model_dump(mode="json"),
     }
-
-
-def _when(record: Record) -> str:
-    """When it was; of what was imported, when it was changed, as far as its source says."""
-    if record.origin is None:
-        return f"{record.at:%Y-%m-%d %H:%M}"
-    return "not known" if record.origin.at is None else f"{record.origin.at:%Y-%m-%d}"
-
-
-def _came(record: Record) -> tuple[str, str]:
-    """What came of it, and what the worker is."""
-    if record.origin is not None:
-        return "imported, unproven", "not known"
-    return record.verdict.decision.replace("_", " "), record.verdict.state
 
 
 def _table(*columns: str) -> Table:

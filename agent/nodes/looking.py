@@ -58,6 +58,16 @@ def tools_for(parts: Parts, notebook: Notebook) -> tuple[Tool, ...]:
                 tainted=True,
             )
             for record in parts.store.records(worker=parts.name, limit=10)
+        ] + [
+            notebook.note(
+                f"imported from {record.origin.sources[0]}, unproven: "
+                f"{record.change.summary if record.change else record.request.text}, "
+                f"{f'on {record.when:%Y-%m-%d}' if record.when else 'nobody knows when'}",
+                f"record {record.seq}",
+                tainted=True,
+            )
+            for record in parts.store.records(worker=parts.name, limit=10, imported=True)
+            if record.origin is not None
         ]
 
     def startup_log(_: Mapping[str, Any]) -> Sequence[Evidence]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, not_, select, text
 
 from agent.domain import Reading, Record
 from memory.chain import NOTHING_BEFORE, Break, Link, breaks, linked
@@ -15,6 +15,8 @@ from memory.kept.traces import index_traces
 
 _AT_ONCE = 500
 """Records that are in memory at once while the chain is verified."""
+_IMPORTED = '"decision":"imported"'
+"""How an import stands in the canonical text of a record; within somebody's words the quotes would be escaped."""
 _LINK = select(RECORDS.c.seq, RECORDS.c.hash, RECORDS.c.document)
 
 
@@ -89,9 +91,13 @@ class Records:
         rows = self._database.asked(select(RECORDS.c.document).where(RECORDS.c.run == run))
         return self._database.parsed(Record, rows[0].document) if rows else None
 
-    def records(self, *, worker: str | None = None, limit: int | None = None) -> Sequence[Record]:
-        """Records, the newest first."""
-        question = select(RECORDS.c.document).order_by(RECORDS.c.seq.desc()).limit(limit)
+    def records(
+        self, *, worker: str | None = None, limit: int | None = None, imported: bool = False
+    ) -> Sequence[Record]:
+        """Records of our own runs, the newest first; or else those that were imported."""
+        told = RECORDS.c.document.contains(_IMPORTED, autoescape=True)
+        question = select(RECORDS.c.document).where(told if imported else not_(told))
+        question = question.order_by(RECORDS.c.seq.desc()).limit(limit)
         rows = self._database.asked(question if worker is None else question.where(RECORDS.c.worker == worker))
         return tuple(self._database.parsed(Record, row.document) for row in rows)
 

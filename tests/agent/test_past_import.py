@@ -148,3 +148,25 @@ def test_a_path_that_is_not_there_is_a_sentence_with_a_remedy(place):
     status, said = prudent(place, "history", "import", str(place / "nowhere.md"))
     assert (status, "cannot be read" in said, "Traceback" in said) == (21, True, False), said
     assert prudent(place, "history", "import", "--worker", "other")[0] == 20
+
+
+def test_an_import_hides_nothing_that_was_done_here(place):
+    """However much was imported after our own runs, those stand at their own time, and so does what was imported."""
+    (place / ".prudent").mkdir()
+    shutil.copy(HISTORY, place / ".prudent" / "prudent.sqlite")
+    for day in range(1, 29):
+        (place / "srv" / f"serve_decode.sh.bak-202505{day:02}").write_text(SCRIPT.format(100 + day))
+    document(place, "history", "import", "--write")
+
+    listed = document(place, "history")["records"]
+
+    assert len(listed) == 20
+    assert [record["verdict"]["decision"] for record in listed[:2]] == ["deferred", "kept"]
+    assert {record["verdict"]["decision"] for record in listed[2:]} == {"imported"}
+    days = [record["origin"]["at"] for record in listed[2:]]
+    assert days == sorted(days, reverse=True)
+    store = SqliteStore(place / ".prudent" / "prudent.sqlite")
+    ours, imported = store.records(limit=3), store.records(imported=True)
+    store.close()
+    assert [record.verdict.decision for record in ours] == ["deferred", "kept"]
+    assert len(imported) == 30
