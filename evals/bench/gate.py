@@ -1,28 +1,29 @@
-"""How often the throughput gate errs, under stated noise: `python -m evals.bench.gate`.
+"""How often the throughput gate errs, and what it costs, under stated noise: `python -m evals.bench.gate`.
 
-Every row simulates whole decisions: a baseline boot with its runs, a candidate boot with its own, and the verdict of a
-gate on them. Our rows are `policies.judge.judge` itself with the shipped policy or with the margin that is named; the
-others are what people use instead. Noise is drawn as
+Every row simulates whole decisions: a baseline boot with its runs, a candidate boot with its own, more boots where the
+gate asks for them, and its verdict. Our rows are `policies.judge.judge` itself with the shipped policy or with the
+margin that is named; the others are what people use instead (`gates_of_others.py`). Noise is drawn as
 
     log(rate) = change + boot + drift + run
 
 with one boot effect a boot, shared by its concurrencies, a drift that walks from run to run, and run noise. "typical"
 is what we take a calm, warm machine to be (boots 1.5 %, runs 1.5 %, drift 0.4 % a run: an assumption). "H200" was
 measured: five boots of one configuration at 96 in flight, boots 2.6 %, runs 2.5 %; its drift of 0.8 % a run is assumed.
-A run takes as long as its burst, and a decision one restart, however many runs there are.
+Minutes count starts, warm-ups and runs, on both sides, as they were seen there (`trial.py`).
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
 from agent.domain import Criterion, Noise, Phase, Reading
+from evals.bench.gates_of_others import kayenta, mann_whitney, threshold
+from evals.bench.trial import WORLDS, Arm, Gate, Trial, World
 from policies.judge import judge
 from policies.load import load
 
@@ -30,117 +31,127 @@ METRIC = "throughput_tokens_per_second"
 CHANGES = (0.0, -0.05, -0.08, -0.10, -0.15)
 """What the simulated change really does to throughput, as a share."""
 
-
-class World(NamedTuple):
-    """The noise that is drawn, as relative standard deviations."""
-
-    name: str
-    boot_sd: float
-    run_sd: float
-    drift_sd: float
-    """Of the step from one run to the next."""
+TWO_LOOKS, FIVE_LOOKS = 0.97, 0.983
+"""Confidence of each look that leaves 5 % over all of them, where readings are looked at again after every boot that is
+added (Pocock, Biometrika 64, 1977, one-sided): looking twice at 95 % errs more often than one time in twenty."""
 
 
-class Arm(NamedTuple):
-    """What was measured in one boot: runs by concurrency, in tokens/s."""
+class Rates(NamedTuple):
+    """What came of many decisions."""
 
-    runs: tuple[tuple[float, ...], ...]
-
-
-class Gate(NamedTuple):
-    """A way to decide between two boots."""
-
-    name: str
-    runs: int
-    """Runs at each concurrency in a boot."""
-    concurrencies: int
-    """How many concurrencies are measured."""
-    decide: Callable[[Arm, Arm], str]
-    """kept, rolled_back or deferred."""
+    verdicts: Counter[str]
+    """kept, rolled_back, deferred: how many."""
+    restarts: float
+    """Mean number of restarts beyond the one that every change needs."""
+    minutes: float
+    """Mean time for starts and measurements."""
 
 
-WORLDS = (World("typical", 0.015, 0.015, 0.004), World("H200", 0.026, 0.025, 0.008))
+def ours(
+    name: str,
+    criterion: Criterion,
+    noise: Noise,
+    *,
+    runs: int = 3,
+    concurrencies: int = 1,
+    pairs: int = 1,
+    second: bool = False,
+) -> Gate:
+    """Our own judge with one criterion.
 
+    Args:
+        name: What the row is called.
+        criterion: The rule.
+        noise: What it takes the noise to be.
+        runs: Runs at each concurrency in a boot.
+        concurrencies: How many are measured.
+        pairs: Boots of both sides at most; more are started only while nothing is settled.
+        second: Start the candidate alone a second time where the first start did not settle it, as policy does.
+    """
 
-def boot(world: World, gate: Gate, change: float, rng: random.Random) -> Arm:
-    """Measure one simulated boot whose true rate is `1 + change` of 700 tokens/s."""
-    centre = math.log(700.0) + math.log1p(change) + rng.gauss(0.0, world.boot_sd)
-    drift = 0.0
-    rows: list[list[float]] = [[] for _ in range(gate.concurrencies)]
-    for _ in range(gate.runs):
-        for row in rows:
-            drift += rng.gauss(0.0, world.drift_sd)
-            row.append(math.exp(centre + drift + rng.gauss(0.0, world.run_sd)))
-    return Arm(tuple(tuple(row) for row in rows))
-
-
-def ours(name: str, criterion: Criterion, noise: Noise, *, runs: int, concurrencies: int) -> Gate:
-    """Our own judge with one criterion."""
-
-    def decide(before: Arm, after: Arm) -> str:
-        readings = [*_readings(before, "baseline"), *_readings(after, "candidate")]
-        return judge([criterion], readings, noise).decision
+    def decide(trial: Trial) -> str:
+        readings = [
+            *_readings(trial.boot("baseline"), "baseline", 1),
+            *_readings(trial.boot("candidate"), "candidate", 1),
+        ]
+        verdict = judge([criterion], readings, noise).decision
+        if verdict == "deferred" and second:
+            readings += _readings(trial.boot("candidate"), "candidate", 2)
+            verdict = judge([criterion], readings, noise).decision
+        for number in range(2, pairs + 1):
+            if verdict != "deferred":
+                break
+            readings += _readings(trial.boot("baseline"), "baseline", number)
+            readings += _readings(trial.boot("candidate"), "candidate", number)
+            verdict = judge([criterion], readings, noise).decision
+        return verdict
 
     return Gate(name, runs, concurrencies, decide)
-
-
-def threshold(loss: float) -> Gate:
-    """Roll back when one run is lower than another by more than a fixed share."""
-
-    def decide(before: Arm, after: Arm) -> str:
-        return "rolled_back" if after.runs[0][0] < before.runs[0][0] * (1 - loss) else "kept"
-
-    return Gate(f"threshold {loss:.0%}, one run each", 1, 1, decide)
-
-
-def mann_whitney() -> Gate:
-    """Roll back when five runs rank below five others; the one-sided 5 % point of U for 5 and 5 is 4."""
-
-    def decide(before: Arm, after: Arm) -> str:
-        above = sum(new > old for new in after.runs[0] for old in before.runs[0])
-        return "rolled_back" if above <= 4 else "kept"
-
-    return Gate("Mann-Whitney, 5 runs, one boot each", 5, 1, decide)
 
 
 def gates(world: World) -> tuple[Gate, ...]:
     """The gates to compare in a world; those of ours that know their noise know this world's."""
     policy = load("decode")
-    criterion = next(one for one in policy.criteria if one.metric == METRIC)
-    narrow = criterion.model_copy(update={"bound": 0.95})
+    shipped = next(one for one in policy.criteria if one.metric == METRIC)
+    narrow = shipped.model_copy(update={"bound": 0.95})
     known = Noise(boot_sd=world.boot_sd, run_sd=world.run_sd, basis="the noise that is drawn")
+    prior = policy.noise
+
+    def at(confidence: float) -> Criterion:
+        return narrow.model_copy(update={"confidence": confidence})
+
     return (
         threshold(0.02),
         threshold(0.05),
+        kayenta(),
+        kayenta(allowed=0.95),
         mann_whitney(),
-        ours("ours, 5 % margin, noise known, 3 runs", narrow, known, runs=3, concurrencies=1),
-        ours("ours, 10 % margin, noise known, 3 runs", criterion, known, runs=3, concurrencies=1),
-        ours("ours as shipped, no history, 3 runs", criterion, policy.noise, runs=3, concurrencies=1),
-        ours("ours as shipped, at 2 concurrencies", criterion, policy.noise, runs=3, concurrencies=2),
+        ours("ours, 5 % margin, noise known, one boot", narrow, known),
+        ours("ours, 5 %, known, second start", narrow, known, second=True),
+        ours("ours, 5 %, known, second start, at 97 %", at(TWO_LOOKS), known, second=True),
+        ours("ours, 5 %, known, a pair more", narrow, known, pairs=2),
+        ours("ours, 5 %, known, a pair more, at 97 %", at(TWO_LOOKS), known, pairs=2),
+        ours("ours, 5 %, known, up to 5 pairs, at 98.3 %", at(FIVE_LOOKS), known, pairs=5),
+        ours("the same, 9 runs in a boot", at(FIVE_LOOKS), known, pairs=5, runs=9),
+        ours("ours, 5 %, prior noise, second start", narrow, prior, second=True),
+        ours("ours, 5 %, prior, up to 5 pairs, at 98.3 %", at(FIVE_LOOKS), prior, pairs=5),
+        ours("ours, 10 % margin, noise known, one boot", shipped, known),
+        ours("ours, 10 %, known, second start", shipped, known, second=True),
+        ours("ours as shipped, prior, second start", shipped, prior, second=True),
+        ours("ours as shipped, at 2 concurrencies", shipped, prior, second=True, concurrencies=2),
     )
 
 
-def rates(world: World, gate: Gate, change: float, decisions: int, seed: int) -> Counter[str]:
-    """Count the verdicts of many simulated decisions."""
+def rates(world: World, gate: Gate, change: float, decisions: int, seed: int) -> Rates:
+    """Count the verdicts of many simulated decisions, and what they cost."""
     rng = random.Random(f"{seed} {world.name} {gate.name} {change}")
-    return Counter(gate.decide(boot(world, gate, 0.0, rng), boot(world, gate, change, rng)) for _ in range(decisions))
+    trials = [Trial(world, gate, change, rng) for _ in range(decisions)]
+    verdicts = Counter(gate.decide(trial) for trial in trials)
+    return Rates(verdicts, fmean(trial.restarts for trial in trials) - 1, fmean(trial.seconds for trial in trials) / 60)
 
 
 def table(decisions: int, seed: int) -> list[str]:
     """The table, line by line."""
-    heads = " ".join(f"{f'{change:+.0%}' if change else '0 %':>17}" for change in CHANGES)
     lines = [
-        f"kept/rolled back/deferred, in % of {decisions} simulated decisions, by what the change really does",
-        f"{'noise':8} {'gate':40} {heads}",
+        f"in % of {decisions} simulated decisions, by what the change really does; restarts beyond the change's own",
+        f"{'noise':8} {'gate':42} {'back':>6} {'kept':>6} {'':>6} {'':>6} {'':>6} {'deferred':>8} {'':>6} {'':>6} "
+        f"{'restarts':>8} {'minutes':>7}",
+        f"{'':8} {'':42} {'0':>6} {'-5 %':>6} {'-8 %':>6} {'-10 %':>6} {'-15 %':>6} {'0':>8} {'-5 %':>6} {'-8 %':>6} "
+        f"{'0':>8} {'0':>7}",
     ]
     for world in WORLDS:
         for gate in gates(world):
-            cells = []
-            for change in CHANGES:
-                counts = rates(world, gate, change, decisions, seed)
-                shares = [100 * counts[verdict] / decisions for verdict in ("kept", "rolled_back", "deferred")]
-                cells.append(f"{'/'.join(f'{share:.1f}' for share in shares):>17}")
-            lines.append(f"{world.name:8} {gate.name:40} {' '.join(cells)}")
+            none, *losses = (rates(world, gate, change, decisions, seed) for change in CHANGES)
+
+            def share(seen: Rates, verdict: str) -> float:
+                return 100 * seen.verdicts[verdict] / decisions
+
+            kept = " ".join(f"{share(loss, 'kept'):6.1f}" for loss in losses)
+            deferred = " ".join(f"{share(loss, 'deferred'):6.1f}" for loss in losses[:2])
+            lines.append(
+                f"{world.name:8} {gate.name:42} {share(none, 'rolled_back'):6.1f} {kept} "
+                f"{share(none, 'deferred'):8.1f} {deferred} {none.restarts:8.2f} {none.minutes:7.1f}"
+            )
     return lines
 
 
@@ -153,13 +164,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m evals.bench.gate", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--decisions", type=int, default=2000, help="simulated decisions for each cell")
     parser.add_argument("--seed", type=int, default=1, help="seed of the noise")
+    parser.add_argument("--quick", action="store_true", help="50 decisions for each cell")
     wanted = parser.parse_args(arguments)
-    for line in table(wanted.decisions, wanted.seed):
+    for line in table(50 if wanted.quick else wanted.decisions, wanted.seed):
         print(line, flush=True)
     return 0
 
 
-def _readings(arm: Arm, phase: Phase) -> list[Reading]:
+def _readings(arm: Arm, phase: Phase, boot: int) -> list[Reading]:
     return [
         Reading(
             metric=METRIC,
@@ -169,6 +181,7 @@ def _readings(arm: Arm, phase: Phase) -> list[Reading]:
             n=len(runs),
             values=runs,
             concurrency=32 * (place + 1),
+            boot=boot,
         )
         for place, runs in enumerate(arm.runs)
     ]
