@@ -24,7 +24,7 @@ class Rules(NamedTuple):
 
     name: str
     criterion: Criterion
-    count: int
+    least: int
 
 
 class Campaigns(NamedTuple):
@@ -58,7 +58,7 @@ def campaigns(rules: Rules, share: float, count: int, chance: Random) -> Campaig
     """
     test = rules.criterion.sequential
     wish = {"sequential": test.model_dump() if test else None, "stop_at": rules.criterion.hard_count}
-    enough = probe.Sequential(wish, rules.count)
+    enough = probe.Sequential(wish, rules.least)
     ends = [_campaign(enough, share, chance) for _ in range(count)]
     decisions = [_decision(rules.criterion, n, bad) for n, bad in ends]
     caught = [n for (n, _), decision in zip(ends, decisions, strict=True) if decision == "rolled_back"]

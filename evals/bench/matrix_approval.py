@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import json
 import os
@@ -229,9 +230,8 @@ def _files(bench: Bench, number: int, _: int) -> str | None:
                 meddle(bench.ground.script)
                 writer.step(token, run, plan.steps[0].id)
             else:
-                _paused(
-                    bench, writer, token, run, plan.steps[0].id, "exchange", lambda m=meddle: m(bench.ground.script)
-                )
+                between = functools.partial(meddle, bench.ground.script)
+                _paused(bench, writer, token, run, plan.steps[0].id, "exchange", between)
         except StaleState:
             pass
         else:

@@ -31,7 +31,7 @@ def test_a_sound_worker_is_kept_after_the_least_sample() -> None:
     seen = campaigns(rule, 0.0, 10, Random(1))
 
     assert seen.decisions == {"kept": 10}
-    assert seen.sessions == rule.count
+    assert seen.sessions == rule.least
 
 
 def test_a_bad_worker_is_caught_long_before_the_sample_is_full() -> None:
@@ -41,7 +41,7 @@ def test_a_bad_worker_is_caught_long_before_the_sample_is_full() -> None:
     seen = campaigns(rule, 0.15, 500, Random(1))
 
     assert seen.decisions == {"rolled_back": 500}
-    assert seen.sessions < rule.count / 10
+    assert seen.sessions < rule.least / 10
 
 
 def test_the_bounds_of_a_fixed_sample_hold() -> None:
