@@ -27,6 +27,9 @@ def after_storms(outcome: Outcome, check: Check, phase: Phase) -> tuple[Reading,
         why = why_not or str(result["stopped"] or "no storm was run")
         return (nothing("lingering_storms", phase, "share", why, source),)
     first, later = rests[0], rests[1:]
+    blind = next(filter(None, (_incomparable(first), *map(_unseen, later))), None)
+    if blind is not None:
+        return nothing("lingering_storms", phase, "share", blind, source), _leak(rests, phase, source)
     bad = [reason for rest in later if (reason := _lingers(first, rest))]
     lingering = Reading(
         metric="lingering_storms",
@@ -41,6 +44,20 @@ def after_storms(outcome: Outcome, check: Check, phase: Phase) -> tuple[Reading,
         + (f"; after the first of them {bad[0]}" if bad else ""),
     )
     return lingering, _leak(rests, phase, source)
+
+
+def _incomparable(first: Mapping[str, Any]) -> str | None:
+    """Why the worker was not known well enough beforehand to tell whether it came back to what it was."""
+    if first["settled_after"] is None:
+        return "requests were in flight before the first, so that nobody knows the worker at rest"
+    return _unseen(first) or (None if first["rate"] else "a small burst before the first failed")
+
+
+def _unseen(rest: Mapping[str, Any]) -> str | None:
+    """Why nobody knows whether the worker was at rest: no count is no count of nought."""
+    if rest["running"] is None and rest["waiting"] is None:
+        return "the worker does not say how many requests it has"
+    return None
 
 
 def _lingers(first: Mapping[str, Any], rest: Mapping[str, Any]) -> str | None:
@@ -76,6 +93,9 @@ def overloads(outcome: Outcome, check: Check, phase: Phase) -> Reading:
         why = why_not or str(result["stopped"] or "no overload was run")
         return nothing("stuck_overloads", phase, "share", why, source, widest)
     bad = [one["stuck"] for one in seen if one["stuck"]]
+    if not bad and any(not one["rate_before"] for one in seen):
+        why = "a small burst before it failed, so that nobody knows what the worker was"
+        return nothing("stuck_overloads", phase, "share", why, source, widest)
     away = sum(one["turned_away"] for one in seen)
     detail = f"{len(bad)} of {len(seen)} overloads of {widest} streams left it worse"
     detail += f"; {bad[0]}" if bad else ""
@@ -107,9 +127,13 @@ def soak(outcome: Outcome, check: Check, phase: Phase) -> tuple[Reading, ...]:
     }
     if why_not is not None:
         return tuple(nothing(metric, phase, unit, why_not, source, size) for metric, unit in units.items())
+    counted = failed_requests(result["requests"], phase, source, size), _decayed(result, phase, source, size)
+    if result["stopped"]:
+        short = f"the soak ended after {len(result['windows'])} of {check.seconds:g} s: {result['stopped']}"
+        rest = [(metric, unit) for metric, unit in units.items() if metric not in {one.metric for one in counted}]
+        return (*counted, *(nothing(metric, phase, unit, short, source, size) for metric, unit in rest))
     return (
-        failed_requests(result["requests"], phase, source, size),
-        _decayed(result, phase, source, size),
+        *counted,
         _stalled(result, phase, source, size),
         _memory(result, phase, source, size),
         _decay(result, phase, source, size),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections import Counter
 
@@ -9,6 +10,7 @@ import pytest
 
 from agent.domain import Check, CheckName, Reading, Sequential
 from agent.errors import NoAnswer
+from tools.host import Completed
 from tools.local import LocalHost
 from tools.probe import canary, live_requests, run_check
 from tools.scripted import ScriptedHost
@@ -350,6 +352,65 @@ class TestTheProbeItselfFails:
         readings = ask(host, "127.0.0.1:31000", check_of("throughput", (4, 8)))
 
         assert "not an http or https URL" in str(readings["throughput_tokens_per_second"].no_data)
+
+
+def rest(**told: float | None) -> dict[str, float | None]:
+    """A look at a worker at rest."""
+    return {"running": 0.0, "waiting": 0.0, "kv": 0.0, "settled_after": 0.1, "rate": 100.0, **told}
+
+
+class TestWhatCannotBeCompared:
+    @pytest.mark.parametrize(
+        "rests",
+        [
+            [rest(rate=None), rest(rate=5.0)],
+            [rest(settled_after=None, running=9.0), rest()],
+            [rest(running=None, waiting=None), rest(running=None, waiting=None)],
+        ],
+        ids=["no rate before", "users before", "no counter"],
+    )
+    def test_a_worker_that_nobody_knew_before_has_not_come_back(self, rests) -> None:
+        """Without a look at what it was, a worker after a storm is neither sound nor worse."""
+        result = {"event": "result", "storms": [], "rests": rests, "stopped": None}
+
+        readings = ask(told(result), "http://127.0.0.1:1", check_of("aborts"))
+
+        assert readings["lingering_storms"].value is None
+        assert readings["lingering_storms"].no_data
+
+    def test_an_overload_of_a_worker_that_nobody_knew(self) -> None:
+        """What it ran at before is missing: that it answers afterwards proves nothing."""
+        one = {"stuck": None, "turned_away": 0, "rate_before": None, "rate_after": 5.0}
+
+        readings = ask(
+            told({"event": "result", "overloads": [one], "stopped": None}), "http://x:1", check_of("overload")
+        )
+
+        assert readings["stuck_overloads"].value is None
+
+    def test_a_soak_that_was_cut_short(self) -> None:
+        """Its counts are counts, but a minute without a stall says nothing about the hour that was asked for."""
+        result = {
+            "event": "result",
+            "windows": [50] * 60,
+            "memory": [[float(at), 1.0] for at in range(60)],
+            "sessions": {"n": 40, "bad": 0, "failed": 0},
+            "first_bad": None,
+            "requests": {"n": 120, "bad": 0, "first": None},
+            "stopped": "the time was up",
+        }
+
+        readings = ask(told(result), "http://x:1", check_of("soak").model_copy(update={"seconds": 3600.0}))
+
+        assert readings["corrupted_in_soak"].n == 40
+        for metric in ("stalled_seconds", "memory_growth_gb_per_hour", "rate_decay"):
+            assert readings[metric].value is None
+            assert "60 of 3600 s" in str(readings[metric].no_data)
+
+
+def told(result: dict[str, object]) -> ScriptedHost:
+    """A host whose load ends with this."""
+    return ScriptedHost(answer=lambda *_: Completed(0, json.dumps(result).encode() + b"\n", b""))
 
 
 def broken(*_: object) -> Exception:
