@@ -23,6 +23,9 @@ Answer = TypeVar("Answer", Understanding, Risk)
 _ROUNDS = 8
 """Model calls for one question. A careful answer takes two to four: look, look again, report, put right."""
 
+NO_KEY = "none"
+"""What stands for a key where an endpoint wants none."""
+
 _UNUSABLE: tuple[type[Exception], ...] = (openai.OpenAIError, json.JSONDecodeError)
 """What the library raises, and what a server that only resembles the protocol makes it raise."""
 
@@ -120,7 +123,7 @@ class OpenAIChat:
                 model=self._model, messages=messages, tools=tools, temperature=0.0
             )
         except _UNUSABLE as error:
-            raise ModelSlip(f"{self._model} could not be asked: {error}") from error
+            raise ModelSlip(f"{self._model} could not be asked: {self._without_the_key(str(error))}") from None
         if not getattr(completion, "choices", None):
             raise ModelSlip(f"{self._model} answered without a choice")
         message = completion.choices[0].message
@@ -129,6 +132,11 @@ class OpenAIChat:
         if calls:
             said["tool_calls"] = [call.model_dump(include={"id", "type", "function"}) for call in calls]
         return calls, cast("ChatCompletionMessageParam", said)
+
+    def _without_the_key(self, said: str) -> str:
+        """What an endpoint says, which may repeat the key that it did not like; it goes into the record."""
+        key = self._client.api_key
+        return said.replace(key, "***") if key not in {"", NO_KEY} else said
 
     def _call(
         self,

@@ -26,7 +26,7 @@ FACT = Evidence(id="e1", what="max-running-requests in force: 256", source="serv
 
 
 class Model:
-    """A server that gives its replies in order and remembers what it was sent."""
+    """A server that gives its replies in order and remembers what it was sent; a text is a refusal of the key."""
 
     def __init__(self, replies: Sequence[Any]) -> None:
         self.asked: list[dict[str, Any]] = []
@@ -38,6 +38,8 @@ class Model:
                 model.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
                 reply = next(left, None)
                 status = reply if isinstance(reply, int) else 200
+                if isinstance(reply, str):
+                    status, reply = 401, {"error": {"message": f"{reply} {self.headers['Authorization']}"}}
                 body = (
                     reply if isinstance(reply, bytes) else json.dumps(reply if isinstance(reply, dict) else {}).encode()
                 )
@@ -60,8 +62,8 @@ class Model:
         self._thread.join()
         self._server.server_close()
 
-    def reasoner(self) -> OpenAIChat:
-        return OpenAIChat.connect(base_url=self.url, model="scripted", api_key="none", timeout=10.0)
+    def reasoner(self, api_key: str = "none") -> OpenAIChat:
+        return OpenAIChat.connect(base_url=self.url, model="scripted", api_key=api_key, timeout=10.0)
 
 
 @pytest.fixture
@@ -159,6 +161,16 @@ def test_the_rules_stand_in_for_a_model_that_fails(serve, replies):
 
     assert (meant.by, meant.wishes[0].value) == ("rules", 96)
     assert str(meant.instead_of).startswith("scripted: ")
+
+
+def test_an_endpoint_that_repeats_the_key_does_not_bring_it_into_the_record(serve):
+    """Why the model could not be asked is told without the key, whatever the endpoint says."""
+    model = serve("I do not know")
+
+    meant = Fallback(model.reasoner("k3y-of-ours"), Rules()).understand(REQUEST, KNOBS, [_looking()])
+
+    assert "I do not know Bearer" in str(meant.instead_of)
+    assert "k3y-of-ours" not in str(meant.instead_of)
 
 
 def test_nobody_listening_is_a_slip_too():
