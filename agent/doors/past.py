@@ -185,7 +185,13 @@ def _named(chosen: WorkerSettings) -> list[Path]:
             f"The script and the log of this worker lie on {chosen.host}.",
             "Copy them here, with their backups, and name the copies: prudent history import PATH",
         )
-    return [path for path in found if path.exists()]
+    here = [path for path in found if path.exists()]
+    if not here:
+        raise BadSettings(
+            f"Nothing that the settings name of this worker is there: {', '.join(map(str, found))}.",
+            "Name what there is: prudent history import PATH",
+        )
+    return here
 
 
 def _document(one: PastChange) -> dict[str, object]:

@@ -129,6 +129,14 @@ def test_a_later_change_meets_what_was_imported_and_what_was_proven_first(place)
     assert max(proven) < found.index(imported[0])
 
 
+def test_an_imported_change_makes_an_incident_whose_cause_is_unknown(place):
+    """What an import does not say, whether it did harm, has to be said by whoever adds the incident."""
+    run = document(place, "history", "import", "--write")["written"][0]
+    assert prudent(place, "incident", "add", run)[0] == 38
+    made = document(place, "incident", "add", run, "--outcome", "harmed", "--check", "soak")
+    assert (made["certainty"], made["at"], made["signature"]) == ("unknown", "2026-06-01", [])
+
+
 def test_a_run_of_ours_is_not_imported_as_somebodys_change(place):
     """What Prudent changed itself is recognised in the files by its values and its day, and left to its record."""
     (place / ".prudent").mkdir()
@@ -148,6 +156,10 @@ def test_a_path_that_is_not_there_is_a_sentence_with_a_remedy(place):
     status, said = prudent(place, "history", "import", str(place / "nowhere.md"))
     assert (status, "cannot be read" in said, "Traceback" in said) == (21, True, False), said
     assert prudent(place, "history", "import", "--worker", "other")[0] == 20
+    shutil.rmtree(place / "srv")
+    (place / "plan.md").unlink()
+    status, said = prudent(place, "history", "import")
+    assert (status, "Name what there is" in " ".join(said.split())) == (21, True), said
 
 
 def test_an_import_hides_nothing_that_was_done_here(place):

@@ -141,6 +141,16 @@ def test_a_version_that_cannot_be_read_is_named(tmp_path):
     assert any("bak-20260302.gz is packed" in sentence for sentence in read.left_out)
 
 
+def test_a_name_that_is_no_text_can_be_kept(tmp_path):
+    """A backup whose name holds a byte that is no UTF-8 is told with a mark in its place."""
+    backup(tmp_path, "serve_decode.sh.bak-20260101-\udcff", "--page-size 1")
+    backup(tmp_path, "serve_decode.sh", "--page-size 64")
+
+    (change,) = told(tmp_path)[1].changes
+
+    assert change.origin.sources[0].encode()
+
+
 def test_a_folder_of_something_else_is_refused_with_the_remedy(tmp_path):
     """A folder without a version of the script is a mistake that the operator can put right."""
     (tmp_path / "notes.txt").write_text("nothing")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from agent.domain import Origin, Setting
+from agent.domain import Origin, Record, Setting
 from agent.errors import BadSettings
 from tools.past.change import NO_AUTHOR, NO_BEFORE, NO_DATE, NO_OUTCOME, PastChange, record_of
 from tools.past.once import known_as, told_once
@@ -221,3 +222,18 @@ def test_a_log_without_a_year_does_not_get_one(tmp_path):
     assert (first.words, second.summary) == ("engine version 0.23.0 -> 0.24.0", "engine version 0.24.0 -> 0.24.1")
     assert any("its defaults alone" in doubt for doubt in first.origin.unsure)
     assert "sesame" not in str((first, second))
+
+
+def test_no_document_can_stop_the_reading(tmp_path):
+    """Whatever pieces a document is put together from, it is read, and what comes out can be kept."""
+    pieces = (
+        "# Log", "## Decision log", "### 2026-13-40: cuda graphs 1 -> 2", "- 2026-05-01", "| 2026-05-01 |", "---", "",
+        "Status: deferred until", "cuda graphs -> ", "> quoted", "```", "**Outcome**", "1. 30 Feb 2026 page size to 64",
+        "<!--", "By:", "\x00\x1b[2J", "Kept.", "deferred until the moon is full", "===", "overlap scheduler on off",
+    )  # fmt: skip
+    chance = random.Random(7)
+    for _ in range(200):
+        text = "\n".join(chance.choice(pieces) for _ in range(chance.randrange(1, 14)))
+        for one in told_once(document(tmp_path, text).changes):
+            record = record_of(one, worker="decode", imported_by="ana", now=NOW)
+            assert Record.model_validate_json(record.model_dump_json()) == record

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.past.change import Read
+from tools.past.change import Read, clean
 from tools.past.versions import Step, Subject, changes_of, digest
 
 LARGEST = 4_000_000
@@ -103,7 +103,7 @@ def _version(path: Path, folder: Path, script: str) -> Version:
     dated = date_in(path.name) or date_in(beside)
     at, zoned = dated or (datetime.fromtimestamp(path.stat().st_mtime, UTC), True)
     name = f"{beside}/{path.name}" if beside else path.name
-    return Version(path.read_bytes(), name, at, dated is not None, zoned, path.name == script and not beside)
+    return Version(path.read_bytes(), clean(name), at, dated is not None, zoned, path.name == script and not beside)
 
 
 def _steps(versions: list[Version]) -> Iterator[Step]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agent.errors import BadSettings, Refused
 from tools.past.backups import belongs, read_backups
-from tools.past.change import PastChange, Read
+from tools.past.change import PastChange, Read, clean
 from tools.past.engine_log import read_log, starts_in
 from tools.past.git_history import read_git, tracked
 from tools.past.plan_document import read_plan
@@ -50,12 +50,12 @@ def _read(path: Path, subject: Subject) -> Read:
     if path.is_dir():
         return _folder(path, subject)
     if path.suffix.lower() in DOCUMENTS:
-        return read_plan(_text(path), path.name, subject.engine)
+        return read_plan(_text(path), clean(path.name), subject.engine)
     if belongs(path.name, subject.script):
         return _folder(path.parent, subject)
     starts = starts_in(path, subject.engine)
     if starts:
-        return read_log(path.name, starts, subject.engine)
+        return read_log(clean(path.name), starts, subject.engine)
     raise BadSettings(
         f"{path} is no document ({', '.join(DOCUMENTS)}), no version of {subject.script}, and no log of"
         f" {subject.engine} in which it starts.",
