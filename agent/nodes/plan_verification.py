@@ -49,7 +49,9 @@ def _plan_verification(state: RunState, parts: Parts, tell: Tell) -> Command[Lit
         running_max=reach.running,
         acts=reach.acts,
     )
-    _affordable(checks, parts)
+    steps = _steps(request.run, change, snapshot, edit.sha256, parts, knobs)
+    starts = sum(step.action == "restart" for step in steps)
+    _affordable(checks, starts, parts)
     live = parts.worker.live_requests()
     last_start = _last_start(snapshot, forecast)
     plan = Plan(
@@ -65,7 +67,7 @@ def _plan_verification(state: RunState, parts: Parts, tell: Tell) -> Command[Lit
         risk=risk,
         precedents=precedents,
         forecast=forecast,
-        steps=_steps(request.run, change, snapshot, edit.sha256, parts, knobs),
+        steps=steps,
         checks=checks,
         criteria=criteria_for(parts.policy, checks),
         policy=parts.policy.label,
@@ -90,15 +92,15 @@ def outside_the_window(parts: Parts) -> NotAllowed:
     )
 
 
-def _affordable(checks: Sequence[Check], parts: Parts) -> None:
-    """See that the plan keeps within the sessions that a run may cost.
+def _affordable(checks: Sequence[Check], starts: int, parts: Parts) -> None:
+    """See that the plan keeps within the sessions that a run may cost, all of its `starts` with the change included.
 
     Raises:
         NotAllowed: it does not.
     """
     most = parts.policy.limits.budgets.sessions
     cost = sum(
-        (check.sequential.cap if check.sequential else check.count) * (2 if check.before else 1)
+        (check.sequential.cap if check.sequential else check.count) * (starts + check.before)
         for check in checks
         if check.name == "sessions"
     )

@@ -87,7 +87,8 @@ def _started(entry: dict) -> bool:
         ("limits: {autonomy: propose}", 13, "propose and not carry out"),
         ("limits: {windows: [{opens: '03:00', closes: '03:01', days: [mon]}]}", 47, "mon 03:00 to 03:01 UTC"),
         ("limits: {knobs: {cuda-graph-max-bs: {high: 40, because: the team wants to see it first}}}", 24, "at most 40"),
-        ("limits: {budgets: {sessions: 20}}", 47, "up to 28 sessions"),
+        ("limits: {budgets: {sessions: 40}}", 47, "up to 42 sessions"),
+        ("second_start: never\nlimits: {budgets: {sessions: 20}}", 47, "up to 28 sessions"),
     ],
 )
 def test_what_the_policy_does_not_allow(bench, limits: str, status: int, says: str):
