@@ -270,6 +270,7 @@ class Reply(asyncio.BufferedProtocol):
         self._line = b""
         self._left: int | None = None
         self._chunked = False
+        self._skims = False
         self._closed_cleanly = False
         self._terminated = False
 
@@ -322,6 +323,7 @@ class Reply(asyncio.BufferedProtocol):
         if self.done.done():
             return
         self.kind, self.why, self.ended = kind, clipped(why, 200), time.perf_counter()
+        self._skims = False
         if self._timer is not None:
             self._timer.cancel()
             if self._streaming:
@@ -351,6 +353,9 @@ class Reply(asyncio.BufferedProtocol):
         """Take what came, at the time when it came."""
         now = time.perf_counter()
         data = bytes(self._arrived[:nbytes])
+        if self._skims and not self._rest and not self._line and _plain_token(data):
+            self._token(now)
+            return
         if self._rest:
             data = self._rest + data
             self._rest = b""
@@ -428,6 +433,7 @@ class Reply(asyncio.BufferedProtocol):
         if not self.first:
             self.first = now
             self._load.move(decoding=1)
+            self._skims = self._chunked and not self._read_all
         self.chunks += 1
         self.times.append(now)
         self._load.tokens[self._load.decoding] += 1
@@ -488,6 +494,23 @@ class Reply(asyncio.BufferedProtocol):
             self.end()
         else:
             self.end("cut", "the stream ended without a finish reason")
+
+
+def _plain_token(data: bytes) -> bool:
+    """Whether this is one HTTP chunk of one event with a token and nothing else to be read, as nearly all are.
+
+    What does not look exactly like it goes the long way, which finds the same: a token, and 2.5 microseconds later.
+    """
+    line = data.find(b"\r\n")
+    return (
+        data.startswith(b"data:", line + 2)
+        and data.endswith(b"}\n\n\r\n")
+        and data.count(b"\n") == 4
+        and data[:line] == b"%x" % (len(data) - line - 4)
+        and data.count(b'"finish_reason":') == data.count(b'"finish_reason":null') == 1
+        and b'"usage"' not in data
+        and b'"error"' not in data
+    )
 
 
 class Client:
