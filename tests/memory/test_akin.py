@@ -117,7 +117,10 @@ def compared(histories: Histories, stores: list[Store], catalogue: tuple[Knob, .
         before = {setting.knob: setting.old for setting in change.settings}
         after = before | {setting.knob: setting.new for setting in change.settings}
         scene = Scene(change, {knob.name: knob for knob in catalogue}, before, after, "sglang", "0.5.14")
-        weighed = [(of_record(one, scene, signature, guards).weight, one) for one in stores[0].records()]
+        weighed = [
+            (of_record(one, scene, signature, guards).weight, one)
+            for one in (*stores[0].records(), *stores[0].records(imported=True))
+        ]
         heaviest = sorted((pair for pair in weighed if pair[0]), key=lambda pair: (-pair[0], -pair[1].seq))
         expected = [one.run for _, one in heaviest[:MOST_RECORDS]]
         for store in stores:
