@@ -63,9 +63,9 @@ class Budgets(Noun):
     """The most that one run may cost."""
 
     minutes: Annotated[float, Field(gt=0, le=1440)] = 120
-    """From the opening of the transaction to the verdict."""
+    """From the start with the change to the verdict; a run that is resumed counts anew."""
     sessions: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
-    """Tool-call sessions, before and after the change together."""
+    """Tool-call sessions with known answers, before and after the change together; those of a soak are its own."""
     restarts: Annotated[int, Field(ge=2, le=100)] = 4
     """Starts of the worker, the one that takes the change back included."""
 

@@ -73,13 +73,15 @@ def _exposed(part: Part, readings: Sequence[Reading], criterion: Criterion, acts
     if part.outcome != "met" or criterion.exposure is None or acts is None:
         return part
     place = f"batches of {acts[0] + 1} to {acts[1]}, where the change acts"
-    known = [reading.exposure for reading in readings if reading.exposure is not None]
-    if not known or not all(0 <= share <= 1 for share in known):
+    known = [(reading.exposure, reading.n) for reading in readings if reading.exposure is not None]
+    if not known or not all(0 <= share <= 1 for share, _ in known):
         return Part("undecided", f"{part.says}, but how many of the tokens came from {place}, is not known")
-    if max(known) < criterion.exposure:
-        seen = f"only {wording.share(max(known))} of the tokens came from {place}"
+    # Sessions of which it is not known count as if none of their tokens had come from there.
+    exposed = sum(share * n for share, n in known) / sum(reading.n for reading in readings)
+    if exposed < criterion.exposure:
+        seen = f"only {wording.share(exposed)} of the tokens came from {place}"
         return Part("undecided", f"{part.says}, but {seen}; {wording.share(criterion.exposure)} are asked")
-    return Part("met", f"{part.says}; {wording.share(max(known))} of the tokens from {place}")
+    return Part("met", f"{part.says}; {wording.share(exposed)} of the tokens from {place}")
 
 
 def add_up(readings: Iterable[Reading]) -> Count:

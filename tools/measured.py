@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from agent.domain import Phase, Reading
+from tools.serve_script.secrets import mask
 
 
 class Outcome(NamedTuple):
@@ -37,7 +38,8 @@ def failed_requests(requests: Mapping[str, Any], phase: Phase, source: str, conc
     """The share of requests that came to an end and failed."""
     if not requests["n"]:
         return nothing("failed_requests", phase, "share", "no request came to an end", source, concurrency)
-    first = f"; the first: {requests['first']}" if requests["bad"] else ""
+    # What a server answers can repeat the key that it was sent.
+    first = f"; the first: {mask(str(requests['first']))}" if requests["bad"] else ""
     return Reading(
         metric="failed_requests",
         phase=phase,

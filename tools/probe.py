@@ -17,6 +17,7 @@ from agent.errors import HostError
 from tools import steadiness
 from tools.host import Host
 from tools.measured import Outcome, failed_requests, nothing
+from tools.serve_script.secrets import mask
 
 Tell = Callable[[str, float | None], None]
 """Takes a sentence about what is happening, and the share that is done where it is known."""
@@ -127,7 +128,7 @@ def canary(host: Host, *, base_url: str, phase: Phase, limit_seconds: float) -> 
         sound = "" if result["sound"] else ", but the text is not sound"
         detail = f"answered after {result['first_token']:.2f} s ({result['text']!r}){sound}"
     else:
-        detail = f"no answer: {result['why_not']}"
+        detail = f"no answer: {mask(str(result['why_not']))}"
     return Reading(
         metric="entry_answers", phase=phase, value=float(answered), unit="", n=1, source=source, detail=detail
     )

@@ -132,6 +132,16 @@ def test_clean_sessions_count_where_the_change_acts(
     assert acts is None or "33 to 96" in finding.says
 
 
+def test_sessions_of_unknown_exposure_count_as_unexposed() -> None:
+    """Where it is known of one start and not of the other, the unknown half does not ride on the known one."""
+    known, unknown = _sessions(0, 150, exposure=0.3), _sessions(0, 150, boot=2)
+
+    judged = judge([_criterion(exposure=0.2)], [known, unknown], None, [_check((32, 96))])
+
+    assert judged.decision == "deferred"
+    assert "only 15 %" in judged.why
+
+
 def test_two_starts_are_two_samples() -> None:
     """Sessions after a second start add to those after the first; a repeat of the same reading does not."""
     first, second = _sessions(0, 150), _sessions(0, 150, boot=2)
