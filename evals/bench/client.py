@@ -79,15 +79,20 @@ class Engine:
         said, _ = self._process.communicate("", timeout=60)
         return [Did(*entry) for entry in json.loads(said)]
 
+    def kill(self) -> None:
+        """End it, if it has not ended."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
+
 
 @contextlib.contextmanager
-def _ended(process: Engine) -> Iterator[Engine]:
+def ended(engine: Engine) -> Iterator[Engine]:
+    """See to it that a server is gone afterwards, whatever happens."""
     try:
-        yield process
+        yield engine
     finally:
-        if process._process.poll() is None:
-            process._process.kill()
-            process._process.wait()
+        engine.kill()
 
 
 def measure(name: str, streams: int, tokens: int) -> Row:
@@ -98,7 +103,7 @@ def measure(name: str, streams: int, tokens: int) -> Row:
         streams: Streams at once.
         tokens: Tokens of each.
     """
-    with _ended(Engine()) as engine:
+    with ended(Engine()) as engine:
         seen = _probe(engine.url, streams, tokens) if name == "probe" else _plain(name, engine.url, streams, tokens)
         did = engine.close()
     return compare(seen, did, streams, tokens)
@@ -107,8 +112,8 @@ def measure(name: str, streams: int, tokens: int) -> Row:
 def compare(seen: Seen, did: Sequence[Did], streams: int, tokens: int) -> Row:
     """Set what a client says beside what the server did in the measured burst, which is the last."""
     measured = sorted(did, key=lambda one: one.arrived)[-streams:]
-    assert len(measured) == streams
-    assert {one.tokens for one in measured} == {tokens}
+    if len(measured) != streams or {one.tokens for one in measured} != {tokens}:
+        raise RuntimeError(f"{seen.name} sent {len(measured)} requests of the last burst, or not for {tokens} tokens")
     first = [one.first - one.arrived for one in measured]
     start, end = min(one.arrived for one in measured), max(one.last for one in measured)
     before = [one for one in did if one.arrived < start]

@@ -76,7 +76,7 @@ class Exchange(asyncio.Protocol):
             found = _TOKENS.search(body)
             self._engine.take(Stream(self.transport, arrived, max(2, int(found[1])) if found else 16))
             return
-        known = request.startswith(b"GET") and b"/v1/models" in request[:32]
+        known = request.startswith((b"GET /v1/models ", b"GET /health "))
         status, answer = ("200 OK", _MODELS) if known else ("404 Not Found", b"{}")
         head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(answer)}\r\n\r\n"
         self.transport.write(head.encode() + answer)
