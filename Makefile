@@ -23,8 +23,15 @@ $(READY): requirements.lock pyproject.toml
 demo: $(READY)  ## both seed stories on the practice ground, in under two minutes
 	@$(BIN)/python -m evals.demo
 
+# Two halves side by side: most of their time is spent waiting for starts. The second half is shown when the first is done.
+FIRST_HALF := tests/agent tests/hosts
+SECOND_HALF := tests/evals tests/memory tests/policies tests/tools tests/test_packaging.py
+
 test: $(READY)  ## every test, the slow and the real ones included
-	@$(BIN)/python -m pytest
+	@other=$$(mktemp); trap 'rm -f $$other' EXIT; \
+	$(BIN)/python -m pytest -o cache_dir=.pytest_cache/second $(SECOND_HALF) >$$other 2>&1 & second=$$!; \
+	$(BIN)/python -m pytest -o cache_dir=.pytest_cache/first $(FIRST_HALF); first=$$?; \
+	wait $$second; second=$$?; cat $$other; exit $$((first || second))
 
 check: $(READY)  ## format, lint, types, import contracts
 	@$(BIN)/ruff format --check .

@@ -1,6 +1,7 @@
 """The house stands where it should: five rooms of one distribution, and nothing else at the top."""
 
 import importlib
+import re
 import subprocess
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -46,3 +47,18 @@ def test_nothing_reads_the_folder_beside_the_project():
 
     assert sources
     assert [path for path in sources if "../shared" in path.read_text(encoding="utf-8")] == []
+
+
+def test_no_test_is_left_out_of_make_test():
+    """Every folder and file of tests belongs to one of the two halves that `make test` runs."""
+    halves = re.findall(
+        r"^(?:FIRST|SECOND)_HALF := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    named = " ".join(halves).split()
+    there = [
+        f"tests/{path.name}"
+        for path in (ROOT / "tests").iterdir()
+        if path.name.startswith("test_") or (path.is_dir() and any(path.rglob("test_*.py")))
+    ]
+
+    assert sorted(named) == sorted(there)
