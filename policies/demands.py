@@ -31,7 +31,7 @@ def checks_for(
         risk: The risk, which can add checks.
         captured_max: The largest batch that is captured before or after the change, whichever is larger: that is where
             a change of the captured range acts. None where nothing is captured.
-        running_max: The most requests that the worker runs at once after the change; None: not known.
+        running_max: The most requests that the worker runs at once, before or after the change; None: not known.
         acts: Batch sizes at which alone the change acts: above the first, up to the second; None: at all of them.
     """
     plan = []

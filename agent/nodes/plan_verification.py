@@ -196,7 +196,7 @@ class _Reach(NamedTuple):
     captured: int | None
     """The largest captured batch before or after the change."""
     running: int | None
-    """The most requests that run at once after it."""
+    """The most requests that run at once, before or after it: what a lower limit costs shows above that limit only."""
     acts: tuple[int, int] | None
     """The batch sizes between the captured range of before and of after, where the change moves it."""
 
@@ -210,7 +210,9 @@ def _reach(snapshot: Snapshot, change: Change) -> _Reach:
     known = [number for number in captured if number is not None]
     running = _whole(after.get("max-running-requests"))
     acts = (min(known), min(max(known), running or max(known))) if len(set(known)) > 1 else None
-    return _Reach(max(known) if known else None, running, acts if acts and acts[0] < acts[1] else None)
+    before = _whole(snapshot.in_force.get("max-running-requests"))
+    most = max(running, before) if running is not None and before is not None else running
+    return _Reach(max(known) if known else None, most, acts if acts and acts[0] < acts[1] else None)
 
 
 def _whole(text: str | None) -> int | None:
