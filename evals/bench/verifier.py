@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -229,6 +230,7 @@ def main(argv: Sequence[str]) -> int:
     chosen = quick() if said.quick else cases()
     chosen = [case for case in chosen if not said.only or case.name in said.only]
     known = {one.name: one for one in _known(said.resume)}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     results = []
     with campaign() as under:
         for case in chosen:
