@@ -29,7 +29,7 @@ def after_storms(outcome: Outcome, check: Check, phase: Phase) -> tuple[Reading,
     first, later = rests[0], rests[1:]
     blind = next(filter(None, (_incomparable(first), *map(_unseen, later))), None)
     if blind is not None:
-        return nothing("lingering_storms", phase, "share", blind, source), _leak(rests, phase, source)
+        return nothing("lingering_storms", phase, "share", blind, source), *_leak(rests, check, phase, source)
     bad = [reason for rest in later if (reason := _lingers(first, rest))]
     lingering = Reading(
         metric="lingering_storms",
@@ -43,7 +43,7 @@ def after_storms(outcome: Outcome, check: Check, phase: Phase) -> tuple[Reading,
         detail=f"after {len(bad)} of {len(later)} storms it was not what it was"
         + (f"; after the first of them {bad[0]}" if bad else ""),
     )
-    return lingering, _leak(rests, phase, source)
+    return lingering, *_leak(rests, check, phase, source)
 
 
 def _incomparable(first: Mapping[str, Any]) -> str | None:
@@ -71,16 +71,19 @@ def _lingers(first: Mapping[str, Any], rest: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _leak(rests: Sequence[Mapping[str, Any]], phase: Phase, source: str) -> Reading:
+def _leak(rests: Sequence[Mapping[str, Any]], check: Check, phase: Phase, source: str) -> tuple[Reading, ...]:
+    """The slope of what is in use at rest; nothing is said of it where the plan asks for too few storms to have one."""
+    if check.storms < FEWEST_STORMS:
+        return ()
     metric, unit = "kv_leak_per_storm", "of the pool"
     used = [(float(number), float(rest["kv"])) for number, rest in enumerate(rests) if rest["kv"] is not None]
     found = rise(used) if len(used) > FEWEST_STORMS else None
     if found is None:
         why = f"{len(used)} looks at the KV pool, and {FEWEST_STORMS + 1} are needed for a slope"
-        return nothing(metric, phase, unit, why, source)
+        return (nothing(metric, phase, unit, why, source),)
     slope, low = found
     detail = f"what is in use at rest rises by {slope:+.3%} of the pool with each storm, at least {low:+.3%} at 95 %"
-    return Reading(metric=metric, phase=phase, value=low, unit=unit, n=len(used), source=source, detail=detail)
+    return (Reading(metric=metric, phase=phase, value=low, unit=unit, n=len(used), source=source, detail=detail),)
 
 
 def overloads(outcome: Outcome, check: Check, phase: Phase) -> Reading:

@@ -1390,7 +1390,7 @@ class Aborts:
         plans = [(size, fraction) for size in concurrency for fraction in fractions]
         storms: list[dict[str, Any]] = []
         stopped = None
-        rests = Rests(self._client, self._rng, min(concurrency))
+        rests = Rests(self._client, self._rng, max(1, min(concurrency) // 4))
         await rests.note(self.limit)
         with Meter() as meter:
             for size, fraction in plans:
