@@ -12,6 +12,7 @@ from pathlib import Path
 
 from evals.bench.matrix_points import Point
 from evals.campaigns.agent import STORIES, Around, World, ask, forked, resume
+from evals.campaigns.behind import Behind
 from evals.campaigns.campaign import Campaign
 from evals.campaigns.mortal import MUTATING, Act, Fate, die, name_of
 from evals.campaigns.oracle import before, end_of
@@ -22,7 +23,7 @@ DECISIVE = frozenset({"exchange", "link", "command", "spawn", "arm"})
 """Actions of the helper that more depends on than on a file of its own."""
 
 
-class SeamedHost:
+class SeamedHost(Behind):
     """A host that sets the helper's seams for one act, and may die with it.
 
     Args:
@@ -42,27 +43,12 @@ class SeamedHost:
         together: bool = False,
         traced: Path | None = None,
     ) -> None:
-        self._host = host
+        super().__init__(host)
         self._act = act
         self._seams = seams
         self._together = together
         self._traced = traced
         self._fate = Fate()
-
-    @property
-    def name(self) -> str:
-        """What messages call it."""
-        return self._host.name
-
-    @property
-    def python(self) -> str:
-        """Its interpreter."""
-        return self._host.python
-
-    @property
-    def directory(self) -> str:
-        """Prudent's own directory."""
-        return self._host.directory
 
     def run(
         self,

@@ -9,6 +9,7 @@ from typing import Literal, TypeVar, get_args
 from urllib.parse import urlsplit
 
 from agent.errors import NoAnswer
+from evals.campaigns.behind import Behind
 from evals.campaigns.mortal import Act, Fate, name_of
 from tools.host import Completed, Host, HttpAnswer, LineStream
 
@@ -20,7 +21,7 @@ DOWN_CALLS = 6
 Answer = TypeVar("Answer")
 
 
-class FaultyHost:
+class FaultyHost(Behind):
     """A host behind a link that fails at one act.
 
     Args:
@@ -31,7 +32,7 @@ class FaultyHost:
     """
 
     def __init__(self, host: Host, fate: Fate, act: Act, failure: Failure) -> None:
-        self._host = host
+        super().__init__(host)
         self._fate = fate
         self._act = act
         self._failure = failure
@@ -39,21 +40,6 @@ class FaultyHost:
         self._late: list[Callable[[], object]] = []
         self.met = False
         """Whether the act came."""
-
-    @property
-    def name(self) -> str:
-        """What messages call it."""
-        return self._host.name
-
-    @property
-    def python(self) -> str:
-        """Its interpreter."""
-        return self._host.python
-
-    @property
-    def directory(self) -> str:
-        """Prudent's own directory."""
-        return self._host.directory
 
     def run(
         self,

@@ -27,6 +27,7 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
 )
 
+from evals.campaigns.behind import Behind
 from memory.store import Store
 from tools.host import Completed, Host, HttpAnswer, LineStream
 
@@ -131,27 +132,12 @@ def name_of(argv: Sequence[str], stdin: bytes) -> str:
     return f"run {Path(argv[0]).name}"
 
 
-class MortalHost:
+class MortalHost(Behind):
     """A host whose every call is an act."""
 
     def __init__(self, host: Host, fate: Fate) -> None:
-        self._host = host
+        super().__init__(host)
         self._fate = fate
-
-    @property
-    def name(self) -> str:
-        """What messages call it."""
-        return self._host.name
-
-    @property
-    def python(self) -> str:
-        """Its interpreter."""
-        return self._host.python
-
-    @property
-    def directory(self) -> str:
-        """Prudent's own directory."""
-        return self._host.directory
 
     def run(
         self,
