@@ -13,7 +13,20 @@ from typing import Literal, NamedTuple
 
 from agent.errors import UnknownRun
 from tools.plan_markdown import DECISIONS, GENERAL, RESULTS, Heading, Outline, mentions, normal, outline
-from tools.plan_state import BOX, COLUMN, FIRST_WORD, LINE, MARKUP, TAG, WORD, cell_beside, cells_of, is_rule, rows_of
+from tools.plan_state import (
+    BOX,
+    COLUMN,
+    FIRST_WORD,
+    LINE,
+    MARKUP,
+    TAG,
+    WORD,
+    cell_beside,
+    cells_of,
+    is_rule,
+    last_match,
+    rows_of,
+)
 
 State = Literal["proposed", "in progress", "kept", "rolled back", "deferred", "rejected", "needs a human"]
 
@@ -155,7 +168,7 @@ def _of_section(document: Outline, heading: Heading, words: Mapping[str, Sequenc
     said = _stated(document, heading, inner) or ""
     number = _NUMBER.match(heading.text)
     text = (number["what"] or number["rest"]) if number else heading.text
-    tag = _last_tag(text)
+    tag = last_match(TAG, text)
     title = _plain((text[: tag.start()] if tag else text).rstrip("[( ")) or _plain(heading.text)
     around = [other for other in document.sections() if other.line < heading.line < other.end]
     if around and not re.search(r"[^\W\d]{2}", title):
@@ -171,7 +184,7 @@ def _of_section(document: Outline, heading: Heading, words: Mapping[str, Sequenc
 
 def _stated(document: Outline, heading: Heading, inner: Sequence[Heading]) -> str | None:
     """The state that a section states, in its own words; None: it states none."""
-    tag = _last_tag(document.lines[heading.line])
+    tag = last_match(TAG, document.lines[heading.line])
     if tag is not None:
         return str(tag["word"])
     own = range(heading.body, inner[0].line if inner else heading.end)
@@ -223,7 +236,7 @@ def _of_items(document: Outline, words: Mapping[str, Sequence[str]]) -> Iterator
         title = [document.headings[0]] if document.titled else []
         listed = any(_LISTS.search(normal(other.text)) for other in (*above, *title))
         box = BOX.match(line)
-        tag = _last_tag(line)
+        tag = last_match(TAG, line)
         below = _below(document, place)
         stated = next((found for one in below if (found := LINE.match(one))), None)
         if box is None and tag is None and stated is None and not (listed and _named(item["text"], words)):
@@ -272,13 +285,6 @@ def _named(text: str, words: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
 def _plain(text: str) -> str:
     bare = re.sub(r"[*_`]+", "", re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", text))
     return " ".join(bare.split()).strip(" |:—–-")
-
-
-def _last_tag(text: str) -> re.Match[str] | None:
-    found = None
-    for found in TAG.finditer(text.rstrip("\r\n")):  # noqa: B007 - the last one is what is wanted
-        pass
-    return found
 
 
 def _end_of(document: Outline, line: int) -> int:

@@ -116,7 +116,7 @@ def reworded(text: str, found: re.Match[str], new: NewState) -> str:
 def _in_section(document: Outline, section: Heading, state: NewState) -> Iterator[Edit]:
     """The heading's own tag, and the first line that states it: above all sub-sections, or in one called Status."""
     heading = document.lines[section.line]
-    tag = _last(TAG, heading)
+    tag = last_match(TAG, heading)
     if tag is not None:
         yield Edit(section.line, reworded(heading, tag, state))
     inner = [other for other in document.headings if section.line < other.line < section.end]
@@ -212,7 +212,7 @@ def _in_items(document: Outline, wanted: Option, state: NewState, run: str) -> I
     if len(items) != 1 or speaks_of_another_value(_item_text(document.lines[items[0]]), wanted):
         return
     line = document.lines[items[0]]
-    tag = _last(TAG, line) or re.search(rf"(?P<lead>(?:status|state)\s*[:=]\s*[*_`]*){WORD}", line, re.IGNORECASE)
+    tag = last_match(TAG, line) or re.search(rf"(?P<lead>(?:status|state)\s*[:=]\s*[*_`]*){WORD}", line, re.IGNORECASE)
     box = BOX.match(line)
     if tag is not None:
         line = reworded(line, tag, state)
@@ -253,7 +253,8 @@ def _item_text(line: str) -> str:
     return re.sub(r"^\s*(?:[-*+]|\d+[.)])\s+(?:\[[ xX]\]\s+)?", "", line)
 
 
-def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+def last_match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """The last place in a line where a pattern is found."""
     found = None
     for found in pattern.finditer(text.rstrip("\r\n")):  # noqa: B007 - the last one is what is wanted
         pass
