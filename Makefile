@@ -31,10 +31,10 @@ ALONE := tests/agent tests/evals/bench tests/evals/lab tests/tools tests/test_pa
 
 test: $(READY)  ## every test, the slow and the real ones included
 	@other=$$(mktemp); trap 'rm -f $$other' EXIT; \
-	$(BIN)/python -m pytest -o cache_dir=.pytest_cache/waiting $(WAITING) >$$other 2>&1 & waiting=$$!; \
-	$(BIN)/python -m pytest -o cache_dir=.pytest_cache/counting $(COUNTING); counting=$$?; \
+	$(BIN)/python -m pytest --durations=25 -o cache_dir=.pytest_cache/waiting $(WAITING) >$$other 2>&1 & waiting=$$!; \
+	$(BIN)/python -m pytest --durations=25 -o cache_dir=.pytest_cache/counting $(COUNTING); counting=$$?; \
 	wait $$waiting; waiting=$$?; cat $$other; \
-	$(BIN)/python -m pytest -o cache_dir=.pytest_cache/alone $(ALONE); alone=$$?; \
+	$(BIN)/python -m pytest --durations=25 -o cache_dir=.pytest_cache/alone $(ALONE); alone=$$?; \
 	exit $$((counting || waiting || alone))
 
 check: $(READY)  ## format, lint, types, import contracts

@@ -281,11 +281,11 @@ class InMemoryStore:
             self._facts.pop(key, None)
             self._facts[key] = fact
 
-    def facts(self, worker: str, name: str | None = None) -> Sequence[Fact]:
+    def facts(self, worker: str, name: str | None = None, *, limit: int | None = None) -> Sequence[Fact]:
         """What was learned about a worker, the newest first."""
         with self._lock:
             found = [fact for fact in reversed(self._facts.values()) if fact.worker == worker]
-        return tuple(fact for fact in found if name in {None, fact.name})
+        return tuple([fact for fact in found if name in {None, fact.name}][:limit])
 
     def close(self) -> None:
         """Nothing to let go of."""

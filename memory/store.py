@@ -54,16 +54,18 @@ class Baseline(NamedTuple):
 
 
 class Fact(Noun):
-    """A number that was learned about a worker and outlives the run: an anchor for the next forecast."""
+    """Something learned about a worker that outlives the run and the log it was read in: an anchor for a forecast."""
 
     worker: str
     """The worker."""
     name: str
-    """What it is, such as `gb_per_captured_graph`."""
-    value: float
-    """The number."""
-    unit: str
+    """What it is, such as `start 2026-11-29 12:00:00`."""
+    value: float | None = None
+    """The number, where it is one."""
+    unit: str = ""
     """Its unit; empty where there is none."""
+    text: str = ""
+    """What is more than a number, in the form of the room that reads it; empty: there is nothing more."""
     basis: str
     """How it came about, in one sentence."""
     run: str
@@ -225,8 +227,8 @@ class Store(Protocol):
     def learn(self, fact: Fact) -> None:
         """Keep a fact; the same run's fact of the same name replaces the earlier one."""
 
-    def facts(self, worker: str, name: str | None = None) -> Sequence[Fact]:
-        """What was learned about a worker, the newest first."""
+    def facts(self, worker: str, name: str | None = None, *, limit: int | None = None) -> Sequence[Fact]:
+        """What was learned about a worker, the newest first; all of it, or as much as the limit says."""
 
     def close(self) -> None:
         """Let go of files and connections."""

@@ -481,16 +481,32 @@ class Worker:
             total += live
         return total
 
-    def forecast(self, change: Change, *, floor_gb: float | None, start_seconds: Sequence[float]) -> Forecast:
-        """What a change costs, from this worker's own last start."""
-        snapshot = self.snapshot()
+    def forecast(
+        self,
+        change: Change,
+        snapshot: Snapshot,
+        *,
+        floor_gb: float | None,
+        start_seconds: Sequence[float],
+        remembered: Sequence[StartupFacts] = (),
+    ) -> Forecast:
+        """What a change costs, from this worker's own last start and those before it.
+
+        Args:
+            change: The change.
+            snapshot: The worker as it is.
+            floor_gb: Free memory that has to be left after capture, GB.
+            start_seconds: What its starts took, in seconds.
+            remembered: Starts that the log may no longer hold; those that it does hold, and those of another version
+                of the engine, are not counted.
+        """
         if snapshot.facts is None:
             why = f"{self.log.name} holds no start to forecast from; the checks after the start decide"
             return Forecast(rows=(), free_after_capture=None, restart_seconds=None, fits="unsure", why=why)
         wanted = {setting.knob: setting.new for setting in change.settings}
         return self.engine.forecast(
             facts=snapshot.facts,
-            history=snapshot.earlier,
+            history=(*snapshot.earlier, *_beyond_the_log(remembered, snapshot)),
             change=wanted,
             floor_gb=floor_gb or 0.0,
             start_seconds=start_seconds,
@@ -660,6 +676,12 @@ class Worker:
             if knob.kind == "env" and knob.name in process.environ:
                 values[knob.name] = canonical(knob, process.environ[knob.name])
         return values
+
+
+def _beyond_the_log(remembered: Sequence[StartupFacts], snapshot: Snapshot) -> list[StartupFacts]:
+    """The remembered starts that were not read from the log just now, by the same version of the engine."""
+    read = {start.begun_at for start in (*snapshot.earlier, snapshot.facts) if start is not None}
+    return [start for start in remembered if start.begun_at not in read and start.version in {None, snapshot.version}]
 
 
 def _other_flags(snapshot: Snapshot) -> list[str]:

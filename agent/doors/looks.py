@@ -15,7 +15,7 @@ from agent.domain import Change, Knob, Setting
 from agent.doors.chronicle import came, chronicle, day
 from agent.doors.terminal import console, forecast_table, print_json, shown
 from agent.errors import BadSettings, HostError, NotUnderstood, OutOfBounds, Refused
-from agent.nodes.estimate_memory import measured_starts
+from agent.nodes.estimate_memory import forecast_of
 from agent.settings import Settings, find, load
 from tools.engines.catalogue import bounds, check_value, knob_named, knobs, plain
 from tools.engines.explain import knob_lines, memory_bar
@@ -93,7 +93,7 @@ def forecast_command(wanted: Wanted, worker: WorkerArgument = None, as_json: Jso
     with assemble(settings, name, environ=os.environ) as parts:
         change = change_of(parts, wanted)
         floor = parts.parts.policy.floor_gb
-        forecast = parts.parts.worker.forecast(change, floor_gb=floor, start_seconds=measured_starts(parts.parts))
+        forecast = forecast_of(change, parts.parts.worker.snapshot(), parts.parts)
     if as_json:
         print_json(forecast.model_dump(mode="json"))
         return

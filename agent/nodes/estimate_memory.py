@@ -7,9 +7,12 @@ from typing import Literal
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
+from agent.domain import Change, Forecast
 from agent.errors import DoesNotFit
+from agent.nodes.anchors import learn_start, learned_starts
 from agent.nodes.carried import carried
 from agent.state import Parts, RunState, Tell
+from tools.worker import Snapshot
 
 
 def estimate_memory(state: RunState, runtime: Runtime[Parts]) -> Command[Literal["plan_verification", "record"]]:
@@ -19,7 +22,9 @@ def estimate_memory(state: RunState, runtime: Runtime[Parts]) -> Command[Literal
 
 def _estimate_memory(state: RunState, parts: Parts, tell: Tell) -> Command[Literal["plan_verification", "record"]]:
     change = state["change"]
-    forecast = parts.worker.forecast(change, floor_gb=parts.policy.floor_gb, start_seconds=measured_starts(parts))
+    snapshot = parts.worker.snapshot()
+    learn_start(state["request"].run, snapshot.facts, snapshot.version, parts)
+    forecast = forecast_of(change, snapshot, parts)
     tell({"kind": "forecast", "text": f"{forecast.fits}: {forecast.why}"})
     if forecast.fits == "does not fit":
         raise DoesNotFit(
@@ -29,11 +34,13 @@ def _estimate_memory(state: RunState, parts: Parts, tell: Tell) -> Command[Liter
     return Command(update={"forecast": forecast}, goto="plan_verification")
 
 
-def measured_starts(parts: Parts) -> list[float]:
-    """Seconds that this worker's starts took, from the last records, the newest first."""
-    return [
-        reading.value
-        for record in parts.store.records(worker=parts.name, limit=20)
-        for reading in record.readings
-        if reading.metric == "start_seconds" and reading.value is not None
-    ]
+def forecast_of(change: Change, snapshot: Snapshot, parts: Parts) -> Forecast:
+    """What a change costs, by this worker's last start and by all that is remembered of those before."""
+    started = parts.store.baselines(parts.name, metric="start_seconds", limit=40)
+    return parts.worker.forecast(
+        change,
+        snapshot,
+        floor_gb=parts.policy.floor_gb,
+        start_seconds=[one.reading.value for one in started if one.reading.value is not None],
+        remembered=learned_starts(parts),
+    )

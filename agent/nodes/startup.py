@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from agent.domain import Execution, Phase, Process, Reading, Setting
 from agent.errors import HostError, Refused
+from agent.nodes.anchors import learn_start
 from agent.state import Parts, Tell
 from tools.engines.catalogue import in_force, spellings
 from tools.engines.drift import compare
@@ -54,7 +55,11 @@ def read_start(
     if waited.outcome == "unheard":
         return nothing_known(phase, waited.says)
     if waited.outcome != "ready":
-        return (_fact("start_failed", phase, 1.0, parts.settings.log, _last_words(waited.says, log_before, parts)),)
+        return (
+            _fact(
+                "start_failed", phase, 1.0, parts.settings.log, _last_words(execution, waited.says, log_before, parts)
+            ),
+        )
     came_up = _fact("start_failed", phase, 0.0, "service and log", f"ready after {waited.seconds:.1f} s")
     try:
         proof = _proof(execution, settings, wanted, before, phase, log_before, parts)
@@ -79,6 +84,7 @@ def _proof(
     """
     snapshot = parts.worker.snapshot()
     facts = parts.worker.facts(snapshot.version, after=log_before)
+    learn_start(execution.transaction, facts, snapshot.version, parts)
     free = facts.free_after_capture_gb if facts else None
     return (
         start_seconds(facts, phase, parts),
@@ -194,9 +200,10 @@ def _silence(phase: Phase, why: str) -> tuple[Reading, ...]:
     return tuple(Reading(metric=metric, phase=phase, value=None, unit="", no_data=why) for metric in metrics)
 
 
-def _last_words(says: str, log_before: str, parts: Parts) -> str:
+def _last_words(execution: Execution, says: str, log_before: str, parts: Parts) -> str:
     """Why a start failed, with the line of the log that says so where there is one."""
     facts = parts.worker.facts(after=log_before)
+    learn_start(execution.transaction, facts, None, parts)
     fatal = [failure for failure in facts.failures if failure.fatal] if facts else []
     return f"{says}; the log says: {fatal[0].line[:300]}" if fatal else says
 

@@ -46,8 +46,8 @@ class Lessons:
                 {**key, "document": canonical(fact)},
             )
 
-    def facts(self, worker: str, name: str | None = None) -> Sequence[Fact]:
+    def facts(self, worker: str, name: str | None = None, *, limit: int | None = None) -> Sequence[Fact]:
         """What was learned about a worker, the newest first."""
-        question = select(FACTS.c.document).where(FACTS.c.worker == worker).order_by(FACTS.c.place.desc())
+        question = select(FACTS.c.document).where(FACTS.c.worker == worker).order_by(FACTS.c.place.desc()).limit(limit)
         rows = self._database.asked(question if name is None else question.where(FACTS.c.name == name))
         return tuple(self._database.parsed(Fact, row.document) for row in rows)

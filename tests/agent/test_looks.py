@@ -122,3 +122,25 @@ def test_what_no_service_of_ours_starts_is_handed_over(quick):
     assert "--cuda-graph-max-bs 96" in said.record["verdict"]["remedy"]
     assert said.record["plan"] is None
     assert compose.read_text(encoding="utf-8") == COMPOSE
+
+
+def test_a_forecast_remembers_what_the_log_has_lost(quick):
+    """A start that Prudent saw narrows the forecast after the log was rotated; without the memory it is wider again."""
+
+    def width():
+        free = quick.say("forecast", "--set", "cuda-graph-max-bs=96", "--json").document["free_after_capture"]
+        return free["high"] - free["low"]
+
+    assert quick.ask("bump cuda graphs to 96").status == 0
+    quick.ground.script.write_bytes(quick.original)
+    quick.restart()
+    with_log = width()
+    text = quick.ground.log.read_text(encoding="utf-8")
+    quick.ground.log.write_text(text[text.rindex("server_args=ServerArgs") :], encoding="utf-8")
+
+    remembered = width()
+
+    store = quick.ground.directory / ".prudent" / "prudent.sqlite"
+    assert remembered == pytest.approx(with_log)
+    store.rename(store.with_name("elsewhere.sqlite"))
+    assert width() > remembered * 1.1

@@ -287,6 +287,7 @@ def test_facts_are_learned_per_worker_and_the_newest_comes_first(store: Store, n
     assert store.facts("decode", "gb_per_graph") == (fact("r-2", 0.7), fact("r-1", 0.6))
     assert [one.name for one in store.facts("decode")] == ["restart_seconds", "gb_per_graph", "gb_per_graph"]
     assert store.facts("nobody") == ()
+    assert store.facts("decode", limit=1) == (fact("r-2", 9.0, name="restart_seconds"),)
 
 
 def test_a_teams_incident_is_kept_and_stays_tainted(store: Store) -> None:
