@@ -17,6 +17,8 @@ from agent.domain import Knob
 Engine = Literal["sglang", "vllm"]
 """The engines that have a catalogue."""
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The same loader in C where PyYAML was built with it: ten times as quick, and every command reads this file."""
 _SWITCH_WORDS = {"0": "0", "false": "0", "no": "0", "off": "0", "1": "1", "true": "1", "yes": "1", "on": "1"}
 
 
@@ -28,7 +30,8 @@ def knobs(engine: Engine) -> tuple[Knob, ...]:
         ValidationError: the shipped file breaks its model, which is a bug of ours.
     """
     text = Path(__file__).with_name(f"{engine}.yaml").read_text(encoding="utf-8")
-    return tuple(Knob.model_validate({"engine": engine, **entry}) for entry in yaml.safe_load(text)["knobs"])
+    entries = yaml.load(text, Loader=_LOADER)["knobs"]  # noqa: S506 -- both are safe loaders
+    return tuple(Knob.model_validate({"engine": engine, **entry}) for entry in entries)
 
 
 def knob_named(engine: Engine, text: str) -> Knob | None:

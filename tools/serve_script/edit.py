@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Literal
 
 from tools.serve_script.diff import diff
@@ -44,17 +45,22 @@ def value_of(
         LaunchAmbiguous: it starts several and `target` does not say which.
         ScriptRefused: the value is worked out when the file runs, or several stand under conditions.
     """
-    reading = reading or Reading()
-    launches = read_file(content, path=path, reading=reading)
+    launches = _plainly_read(content, path) if reading is None else read_file(content, path=path, reading=reading)
     line_of = LineOf(content)
     chosen = choose(launches, target)
-    options = _grammar(reading, launches[chosen[0]])
+    options = _grammar(reading or Reading(), launches[chosen[0]])
     answers = {_found(launches[i], names, kind, path, options, line_of) for i in chosen}
     if len(answers) > 1:
         raise ScriptRefused(
             "several-values", f"The branches of {path} give {names[0]} different values.", "Say which launch is meant."
         )
     return answers.pop()
+
+
+@lru_cache(maxsize=4)
+def _plainly_read(content: bytes, path: str) -> tuple[Launch, ...]:
+    """The launches of a file: a plan asks the same one about every knob of the catalogue."""
+    return read_file(content, path=path, reading=Reading())
 
 
 def _grammar(reading: Reading, launch: Launch) -> Grammar:
