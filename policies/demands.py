@@ -51,7 +51,7 @@ def checks_for(
                     depths=rule.depths,
                     seconds=rule.seconds or 0.0,
                     storms=rule.storms,
-                    texts=rule.texts,
+                    texts=max(rule.texts, *concurrency) if rule.texts else 0,
                     sequential=one_by_one.sequential if one_by_one else None,
                     stop_at=one_by_one.hard_count if one_by_one else None,
                     before=rule.baseline,

@@ -115,6 +115,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("stalled_seconds", "longest time without a token", "amount", unit="s", checks=("soak",)),
     Metric("memory_growth_gb_per_hour", "growth of memory", "amount", unit="GB/h", checks=("soak",)),
+    Metric("card_growth_gb_per_hour", "growth of GPU memory", "amount", unit="GB/h", checks=("soak",)),
     Metric("rate_decay", "loss of throughput over the soak", "amount", unit="of the rate", checks=("soak",)),
 )
 """Every metric, in the order in which a run comes to know them."""

@@ -40,7 +40,7 @@ class CheckRule(Noun):
     depths: tuple[Annotated[int, Field(ge=0, le=1_000_000)], ...] = ()
     """Tokens of context before each session's facts, such as [0, 4096, 12288]: a stratum each; none: short ones."""
     texts: Annotated[int, Field(ge=0, le=10_000)] = 0
-    """Long texts that are asked for after the sessions, all at once, and have to stay text to their end."""
+    """Long texts after the sessions, at least so many and as many as fill the batch, which stay text to their end."""
     seconds: Annotated[float, Field(gt=0, le=86_400)] | None = None
     """How long a soak lasts."""
     storms: Annotated[int, Field(ge=1, le=1000)] = 3

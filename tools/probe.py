@@ -228,6 +228,12 @@ def _sessions(outcome: Outcome, check: Check, phase: Phase) -> tuple[Reading, ..
     if missed and tally["n"] and not tally["bad"]:
         why = f"no session at {', '.join(missed)} tokens of depth could be judged; {detail}"
         return nothing("corrupted_sessions", phase, "share", why, source, widest), failed
+    texts = result["texts"]
+    if texts["asked"] and not texts["long"] and not tally["bad"]:
+        why = f"none of {texts['asked']} texts that were to be long was; {detail}"
+        return nothing("corrupted_sessions", phase, "share", why, source, widest), failed
+    if texts["asked"]:
+        detail += f"; {texts['long']} of {texts['asked']} long texts were long and are among them"
     if len(check.depths) > 1:
         parts = ", ".join(f"{part['bad']} of {part['n']} at {part['tokens']}" for part in result["depths"])
         detail += f"; by tokens of depth {parts}"

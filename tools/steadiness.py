@@ -126,19 +126,26 @@ def soak(outcome: Outcome, check: Check, phase: Phase) -> tuple[Reading, ...]:
         "corrupted_in_soak": "share",
         "stalled_seconds": "s",
         "memory_growth_gb_per_hour": "GB/h",
+        "card_growth_gb_per_hour": "GB/h",
         "rate_decay": "of the rate",
     }
     if why_not is not None:
         return tuple(nothing(metric, phase, unit, why_not, source, size) for metric, unit in units.items())
-    counted = failed_requests(result["requests"], phase, source, size), _decayed(result, phase, source, size)
+    counted: tuple[Reading, ...] = (
+        failed_requests(result["requests"], phase, source, size),
+        _decayed(result, phase, source, size),
+    )
     if result["stopped"]:
         short = f"the soak ended after {len(result['windows'])} of {check.seconds:g} s: {result['stopped']}"
+        # A stall that was long enough to end the soak was measured; a shorter one says nothing of what was to come.
+        counted += (_stalled(result, phase, source, size),) if result["silent"] else ()
         rest = [(metric, unit) for metric, unit in units.items() if metric not in {one.metric for one in counted}]
         return (*counted, *(nothing(metric, phase, unit, short, source, size) for metric, unit in rest))
     return (
         *counted,
         _stalled(result, phase, source, size),
         _memory(result, phase, source, size),
+        _cards(result, phase, source, size),
         _decay(result, phase, source, size),
     )
 
@@ -187,7 +194,36 @@ def _memory(result: Mapping[str, Any], phase: Phase, source: str, size: int) -> 
     return _amount(metric, phase, low, unit, len(warm), source, size, detail)
 
 
+def _cards(result: Mapping[str, Any], phase: Phase, source: str, size: int) -> Reading:
+    """The growth of what is held on the GPUs; where nobody can ask the cards, it says so and is no reading."""
+    metric, unit, told = "card_growth_gb_per_hour", "GB/h", result["cards"]
+    samples = [(float(at), float(value)) for at, value in told["samples"]]
+    warm = samples[round(WARM * len(samples)) :]
+    found = rise(warm)
+    if found is None:
+        why = str(told["why_not"] or f"{len(warm)} looks at the memory of the cards, and {FEWEST} are needed")
+        return nothing(metric, phase, unit, why, source, size)
+    slope, low = (3600 * value for value in found)
+    detail = f"what {told['of']} hold on the GPUs grows by {slope:+.2f} GB/h, at least {low:+.2f} at 95 %"
+    return _amount(metric, phase, low, unit, len(warm), source, size, detail)
+
+
 def _decay(result: Mapping[str, Any], phase: Phase, source: str, size: int) -> Reading:
+    """What the rate lost over the soak: from its first third to its last, or from the rest before it to the one after.
+
+    The first third does not know what the worker was before it, so the looks at rest see a loss that came at once.
+    """
+    first, *later = result["rests"]
+    blind = _incomparable(first) or next(filter(None, map(_unseen, later)), None)
+    blind = blind or (None if later else "nobody looked at the worker once it was over")
+    if blind is None and (reason := _lingers(first, later[-1])):
+        if not later[-1]["rate"] or later[-1]["settled_after"] is None:
+            blind = f"afterwards {reason}"
+        else:
+            lost = 1 - later[-1]["rate"] / first["rate"]
+            return _amount("rate_decay", phase, lost, "of the rate", len(result["windows"]), source, size, reason)
+    if blind is not None:
+        return nothing("rate_decay", phase, "of the rate", blind, source, size)
     windows = [float(made) for made in result["windows"]]
     steady = windows[round(WARM * len(windows)) :]
     third = len(steady) // 3

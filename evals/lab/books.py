@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from evals.lab import private
 from evals.lab.ask import Ask
+from evals.lab.cards import Held
 from evals.lab.clock import Clock
 
 if TYPE_CHECKING:
@@ -70,10 +71,11 @@ class Books:
         self.right += not ask.went_wrong
         self.wrong += ask.went_wrong
 
-    async def keep(self, scheduler: Scheduler, clock: Clock) -> None:
-        """Write down how the loop is doing, every five seconds of life, until cancelled."""
+    async def keep(self, scheduler: Scheduler, clock: Clock, held: Held) -> None:
+        """Write down how the loop is doing and what the cards hold, every five seconds of life, until cancelled."""
         while True:
             self.pulse(scheduler, clock.now())
+            held.note(self._ground, scheduler.free)
             await asyncio.sleep(clock.wall(5.0))
 
     def pulse(self, scheduler: Scheduler, at: float) -> None:

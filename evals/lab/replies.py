@@ -41,6 +41,10 @@ class Reply(NamedTuple):
     """How many tokens come before."""
 
 
+_LENGTH = re.compile(r"\b(?:long|detailed)\b.{0,30}\b(?:story|text|report|essay|article)\b", re.IGNORECASE)
+"""What asks for many words."""
+_LONG = 120
+"""Sentences of what is asked to be long: some 1,500 tokens, as models write."""
 _STUCK = 64
 """Repetitions after which even a collapsed reply ends, where its request does not ask for more tokens."""
 _PIECE = re.compile(r"\s*[^\s]{1,4}|\s+")
@@ -135,6 +139,8 @@ def _answer(conversation: Conversation, mood: str) -> str:
         return "Understood."
     chance = Random(conversation.words + mood)
     sentences = prose(chance)
+    if _LENGTH.search(conversation.words):
+        return " ".join(next(sentences) for _ in range(_LONG))
     return " ".join(next(sentences) for _ in range(chance.randint(2, 4) if mood else 3))
 
 

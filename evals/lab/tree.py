@@ -6,6 +6,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from evals.lab import cards
+
 _WORKER = '''"""Launch the inference server."""
 
 import os
@@ -58,8 +60,12 @@ def plant(directory: Path, version: str, *, engine: str = "sglang", router: bool
         router: The router's package instead of the engine's.
     """
     shutil.rmtree(directory / "opt", ignore_errors=True)
+    commands = directory / "opt" / "venv" / "bin"
+    packages = _environment(directory / "opt" / "venv")
+    if not router:
+        cards.plant(commands, commands / "python3", directory)
     if engine == "vllm":
-        _install(_environment(directory / "opt" / "venv"), directory / "opt" / "venv" / "bin", version)
+        _install(packages, commands, version)
         return
     name, program, text = (
         ("sglang_router", "launch_router.py", _ROUTER) if router else ("sglang", "launch_server.py", _WORKER)
@@ -68,7 +74,6 @@ def plant(directory: Path, version: str, *, engine: str = "sglang", router: bool
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(f'__version__ = "{version}"\n', encoding="utf-8")
     (package / program).write_text(text, encoding="utf-8")
-    _environment(directory / "opt" / "venv")
 
 
 def _install(packages: Path, commands: Path, version: str) -> None:

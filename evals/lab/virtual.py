@@ -31,7 +31,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from evals.lab import private
+from evals.lab import cards, private
 from evals.lab.vllm_0_24.worker import main as work_as_vllm
 from evals.lab.worker import main as work
 
@@ -101,6 +101,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Virtual seconds."""
         return self._virtual.now
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
+        """What blocks is done at once: while it lasts no time passes."""
+        done = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as failure:
+            done.set_exception(failure)
+        return done
 
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> list[Any]:
         """Everything is here."""
@@ -277,6 +286,10 @@ def main(argv: Sequence[str]) -> None:
     clock = VirtualTime()
     port = int(words[words.index("--port") + 1])
     driver = Driver(socket.socket(fileno=int(control)), clock, port)
+    commands = Path(ground) / "bin"
+    commands.mkdir(exist_ok=True)
+    cards.plant(commands, Path(sys.executable), Path(ground))
+    os.environ["PATH"] = f"{commands}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     sys.stderr = cast(TextIO, Told(driver.say))
     clock.replace(time)
     asyncio.set_event_loop_policy(Policy(clock, driver))

@@ -19,6 +19,7 @@ from aiohttp import ClientSession, web
 from evals.lab import private
 from evals.lab.arguments import Launch, parse, recorded, resolve
 from evals.lab.books import Books
+from evals.lab.cards import Held
 from evals.lab.clock import Clock
 from evals.lab.dialect import Dialect
 from evals.lab.endpoints import Endpoints
@@ -275,7 +276,7 @@ async def _serve(
     warm = asyncio.create_task(_warm_up(endpoints, launch, log))
     watch = asyncio.create_task(_watchdog(scheduler, launch, clock, log))
     beside = [asyncio.create_task(fault.attend(scheduler, clock)) for fault in faults.companions()]
-    beside.append(asyncio.create_task(books.keep(scheduler, clock)))
+    beside.append(asyncio.create_task(books.keep(scheduler, clock, _held(launch, specimen))))
     end = asyncio.create_task(leaving.wait())
     await asyncio.wait({loop, end, watch}, return_when=asyncio.FIRST_COMPLETED)
     if loop.done() or watch.done():
@@ -292,6 +293,11 @@ async def _serve(
         books.write("left")
     log.server(f"kill_process_tree called: parent_pid={os.getpid()}, include_parent=True, pid={os.getpid()}")
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _held(launch: Launch, specimen: Specimen) -> Held:
+    """The cards that this worker works on."""
+    return Held(specimen.cards, launch.arguments["tp_size"])
 
 
 def _first_gauges(launch: Launch, started: Started, specimen: Specimen, metrics: Metrics) -> None:

@@ -14,10 +14,11 @@ four), then one `{"event": "result", ...}` or `{"event": "invalid", "why": ...}`
     aborts       storms of streams that are cut off, then one canary     concurrency [..], count (streams a storm),
                  that must get tokens within a number of steps           tokens, fractions, storms (at each), steps,
                                                                          floor_seconds
-    overload     more streams than the worker runs, so many times, and   concurrency [..], count (overloads), tokens
-                 whether it is what it was once they are gone
+    overload     more streams than the worker runs, so many times, with  concurrency [..], count (overloads), tokens
+                 a crowd that hangs up in between, and whether it is
+                 what it was once they are gone
     soak         sessions one after the other for some time: progress,   concurrency [..], seconds, tokens, pid
-                 memory of the worker, rate                              (of the worker's main process)
+                 memory of the worker and of its cards, rate             (of the worker's main process)
     canary       one request                                             tokens
     counters     requests in flight, from counters that can be trusted   window_seconds
 
@@ -47,10 +48,13 @@ import random
 import re
 import resource
 import select
+import shutil
 import signal
 import socket
 import ssl
+import subprocess
 import sys
+import threading
 import time
 from array import array
 from collections import Counter
@@ -75,12 +79,26 @@ ATTEMPTS = 3
 """A burst that is invalid because of the client is repeated, but not for ever."""
 RATE_KEPT = 0.8
 """Share of its rate that a worker has to have again afterwards: the median of three short bursts strays by 4 %."""
+LOOK_STREAMS = 8
+"""Most streams of a look at the worker at rest: a look that presses would bring about what it looks for, and call the
+worker after the crowd as good as before."""
+CARD_SECONDS = 5.0
+"""Between two looks at the memory of the cards, at most: starting `nvidia-smi` costs a tenth of a second of a core."""
+CARD_LOOKS = 20
+"""Looks that a short soak has all the same; a slope takes some."""
+CARD_ANSWER_SECONDS = 20.0
+"""For one look: without persistence mode the driver is loaded first, which takes some seconds."""
 ABOVE = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512)
 """Thresholds for the exposure, sizes at which decode graphs are usually captured up to."""
 WORDS_PER_TOKEN = 0.75
 """Words of English filler that make a token, as tokenizers of large models cut it; depths are meant to the order."""
-TEXT_TOKENS = 1000
+TEXT_TOKENS = 600
 """Length of a long text: what a drafting head or a broken cache does to a reply showed after hundreds of tokens."""
+LONG_ENOUGH = 500
+"""Tokens from which a text counts as long; one that the model ended earlier shows nothing of what comes later."""
+SILENT_SECONDS = 90.0
+"""Without a token on any stream, after which what is in flight is given up: three times what silent wedges were noticed
+by, and longer than the slowest compilation of kernels in the middle of serving that was recorded (8 s)."""
 READ_STDIN_SECONDS = 30
 PR_SET_PDEATHSIG = 1
 SPECIAL = re.compile(rb'"(?:usage|error)"\s*:\s*\{|"finish_reason"\s*:\s*["{]|\[DONE\]')
@@ -529,6 +547,8 @@ class Client:
         self.until = until
         self.model = "default"
         self.replies: list[Reply] = []
+        self.silent: str | None = None
+        """Why nothing more is sent: for too long no stream got a token."""
 
     @property
     def left(self) -> float:
@@ -602,6 +622,28 @@ class Client:
         """Learn the model's name from the server; one that lists none is asked for `default`."""
         with contextlib.suppress(ValueError, KeyError, IndexError, TypeError):
             self.model = str(json.loads(await self.get("/v1/models") or b"")["data"][0]["id"])
+
+    async def listen(self, steps: float) -> None:
+        """Give up what is in flight once no stream has got a token for long, until cancelled.
+
+        A worker that stands still would otherwise be waited for until each request is out of time.
+
+        Args:
+            steps: Of the worker's own decode steps that it may be silent for, where that is longer.
+        """
+        made, since = -1, time.perf_counter()
+        while True:
+            await asyncio.sleep(1.0)
+            now, total = time.perf_counter(), sum(self.load.tokens)
+            if total != made or not self.load.in_flight:
+                made, since = total, now
+                continue
+            gap = percentile([gap for reply in self.replies[-64:] for gap in reply.gaps[-16:]], 0.5) or 0.0
+            if now - since > (patience := max(SILENT_SECONDS, steps * gap)):
+                self.silent = f"no stream got a token for {patience:.0f} s"
+                for reply in self.replies:
+                    if reply.sent:
+                        reply.end("timeout", self.silent)
 
     def failures(self) -> dict[str, Any]:
         """Requests that came to an end, those that failed, statuses and reasons; what we cut ourselves did neither."""
@@ -695,6 +737,8 @@ MARKUP = re.compile(r"</?[|｜]\w|</?(?:tool_calls?|function_calls?|invoke)\b")
 """Markup that a server takes out of what is visible; what is thought may well speak of it."""
 MISREAD = re.compile("\u00c3[\u0080-\u00bf]|\u00e2[\u0080\u20ac]")
 """UTF-8 that somebody read as Latin-1 or as Windows-1252, sign by sign."""
+DRAWN = frozenset("-=_*#~.|+:/\\\u2500\u2501\u2550\u2014\u2013\u00b7\u2022")
+"""Signs that people draw lines with."""
 SYSTEM = (
     "You operate a cluster by calling tools. Use only facts that the user stated; the latest statement counts. "
     "Answer each order with exactly one tool call."
@@ -842,8 +886,8 @@ def repeats(text: str) -> bool:
     """Whether a stretch of up to sixty words, or of up to thirty characters, comes over and over.
 
     Legitimate lists repeat a word or two; what a broken decode repeats fills its reply. So a cycle counts only when it
-    covers 24 words in at least four rounds, or 60 characters in at least eight rounds with a letter or digit in it, or
-    200 of nothing but signs, which no line of a table is long enough for.
+    covers 24 words in at least four rounds, or 60 characters in at least eight rounds, or 200 of nothing but signs that
+    lines are drawn with, which no line of a table is long enough for.
     """
     words = text.split()
     for period in range(1, min(60, len(words) // 4) + 1):
@@ -853,7 +897,7 @@ def repeats(text: str) -> bool:
             if run + period >= max(24, 4 * period):
                 return True
     return any(
-        len(found.group(0)) >= (60 if any(sign.isalnum() for sign in found.group(1)) else 200)
+        len(found.group(0)) >= (200 if DRAWN.issuperset(found.group(1)) else 60)
         for found in re.finditer(r"(\S{1,30}?)\1{7,}", text[-4000:])
     )
 
@@ -1016,6 +1060,7 @@ class Sessions:
         self._replaced = 0
         self._running = 0
         self._texts = int(wish.get("texts") or 0)
+        self._long: list[int] = []
         self._enough = Sequential({}, 0)
 
     async def run(self, concurrency: Sequence[int], count: int) -> dict[str, Any]:
@@ -1028,7 +1073,8 @@ class Sessions:
                 stopped = await self._part(numbers, at_once, self._enough.cap)
                 if stopped:
                     break
-            if self._texts and not stopped and not self._tally.bad:
+            asked_for_texts = self._texts and not stopped and not self._tally.bad
+            if asked_for_texts:
                 await together(self._text(number) for number in range(self._texts))
         tally = self._tally
         settled = self._settled()
@@ -1045,6 +1091,7 @@ class Sessions:
                 {"tokens": depth, "n": part.right + part.bad, "bad": part.bad}
                 for depth, part in zip(self._depths, self._by_depth, strict=True)
             ],
+            "texts": {"asked": self._texts if asked_for_texts else 0, "long": len(self._long)},
             "exposure": self._client.load.share_between(*self._acts) if self._acts else None,
             "requests": self._client.failures(),
             "in_flight": self._client.load.report(),
@@ -1066,10 +1113,12 @@ class Sessions:
         patience = max(8, 2 * at_once)
 
         async def one_after_the_other() -> None:
-            while time.perf_counter() < over and self._tally.fruitless < patience:
+            while time.perf_counter() < over and self._tally.fruitless < patience and not self._client.silent:
                 await self._session(self._plant(next(numbers)))
 
         await together(one_after_the_other() for _ in range(at_once))
+        if self._client.silent:
+            return self._client.silent
         return f"the last {patience} requests all failed" if self._tally.fruitless >= patience else None
 
     def _settled(self) -> bool:
@@ -1107,6 +1156,8 @@ class Sessions:
                     stopped.append("the time was up")
                 if self._tally.fruitless >= patience:
                     stopped.append(f"the last {self._tally.fruitless} requests all failed")
+                if self._client.silent:
+                    stopped.append(self._client.silent)
                 if stopped:
                     return
                 self._running += 1
@@ -1149,7 +1200,9 @@ class Sessions:
             return
         fault = fault_in_text(reply)
         if fault is None:
-            self._tally.right += 1
+            if reply.tokens >= LONG_ENOUGH:
+                self._tally.right += 1
+                self._long.append(reply.tokens)
             return
         self._tally.bad += 1
         self._tally.kinds[fault.kind] += 1
@@ -1246,8 +1299,8 @@ class Throughput:
             order = list(concurrency)
             random.Random(f"{self._seed}:order:{number}").shuffle(order)
             for size in order:
-                if not self._client.left:
-                    stopped = "the time was up"
+                if not self._client.left or self._client.silent:
+                    stopped = self._client.silent or "the time was up"
                     break
                 if number < 0:
                     await self._burst(size, min(self._tokens, max(8, self._tokens // 4)), f"warm:{size}")
@@ -1390,7 +1443,7 @@ class Aborts:
         plans = [(size, fraction) for size in concurrency for fraction in fractions]
         storms: list[dict[str, Any]] = []
         stopped = None
-        rests = Rests(self._client, self._rng, max(1, min(concurrency) // 4))
+        rests = Rests(self._client, self._rng, min(concurrency))
         await rests.note(self.limit)
         with Meter() as meter:
             for size, fraction in plans:
@@ -1509,12 +1562,18 @@ class Aborts:
 
 
 class Rests:
-    """What the worker is like when nothing runs: what it still counts, what of the KV pool is used, how fast it is."""
+    """What the worker is like when nothing runs: what it still counts, what of the KV pool is used, how fast it is.
 
-    def __init__(self, client: Client, rng: random.Random, size: int) -> None:
+    Args:
+        client: Sends the looks.
+        rng: Decides their prompts.
+        crowd: Streams of the load around them; a look takes a quarter of it at most.
+    """
+
+    def __init__(self, client: Client, rng: random.Random, crowd: int) -> None:
         self._client = client
         self._rng = rng
-        self._size = size
+        self._size = max(1, min(LOOK_STREAMS, crowd // 4))
         self.seen: list[dict[str, float | None]] = []
 
     async def note(self, limit: float) -> dict[str, float | None]:
@@ -1535,7 +1594,7 @@ class Rests:
         """Tokens a second of three bursts, the median: a single short one strays."""
         rates = []
         for _ in range(3):
-            if not self._client.left:
+            if not self._client.left or self._client.silent:
                 return None
             replies = []
             for _ in range(self._size):
@@ -1587,33 +1646,57 @@ class Overload:
         self._steps = float(wish.get("steps", 150))
 
     async def run(self, concurrency: Sequence[int], count: int) -> dict[str, Any]:
-        """So many overloads at each concurrency; the first from which it does not come back ends it."""
+        """So many overloads at each concurrency; the first from which it does not come back ends it.
+
+        Between two of them comes a crowd that hangs up, most of it while it waits: whoever is not answered does. What
+        the worker keeps of it is missing in the next one.
+        """
         overloads: list[dict[str, Any]] = []
         stopped = None
         with Meter() as meter:
             for size in concurrency:
-                rests = Rests(self._client, self._rng, max(1, size // 4))
+                rests = Rests(self._client, self._rng, size)
                 first = await rests.note(self._limit)
-                for _ in range(count):
-                    if not self._client.left:
-                        stopped = "the time was up"
+                stayed: list[dict[str, Any]] = []
+                for number in range(2 * count - 1):
+                    if not self._client.left or self._client.silent:
+                        stopped = self._client.silent or "the time was up"
                         break
-                    overloads.append(await self._once(size, rests, first))
+                    leave = stayed[-1]["seconds"] if number % 2 else None
+                    overloads.append(await self._once(size, rests, first, stayed, leave))
+                    stayed += [overloads[-1]] if leave is None else []
                     stuck = sum(one["stuck"] is not None for one in overloads)
-                    self._report.progress(len(overloads), count * len(concurrency), stuck=stuck)
+                    self._report.progress(len(overloads), (2 * count - 1) * len(concurrency), stuck=stuck)
                     if overloads[-1]["stuck"]:
                         stopped = str(overloads[-1]["stuck"])
                         break
         return {
             "overloads": overloads,
-            "planned": count * len(concurrency),
+            "planned": (2 * count - 1) * len(concurrency),
             "requests": self._client.failures(),
             "in_flight": self._client.load.report(),
             "validity": meter.report(self._client.replies),
             "stopped": stopped,
         }
 
-    async def _once(self, size: int, rests: Rests, first: dict[str, float | None]) -> dict[str, Any]:
+    async def _once(
+        self,
+        size: int,
+        rests: Rests,
+        first: dict[str, float | None],
+        stayed: Sequence[dict[str, Any]],
+        leave: float | None,
+    ) -> dict[str, Any]:
+        """One crowd and the worker after it.
+
+        Args:
+            size: Streams.
+            rests: Looks at the worker at rest.
+            first: The look before anything pressed.
+            stayed: The crowds so far that stayed to their end.
+            leave: Seconds within which this one hangs up; None: it stays.
+        """
+        loop = asyncio.get_running_loop()
         replies = []
         for _ in range(size):
             path, document = chat_load(self._client, prose(self._rng, 60), self._tokens)
@@ -1621,20 +1704,36 @@ class Overload:
         start = time.perf_counter()
         for reply in replies:
             reply.send(self._client.timeout, self._client.left)
+            if leave is not None:
+                loop.call_later(self._rng.uniform(0.1, 0.6) * leave, reply.end, "ours", "cut off on purpose")
         await together(self._client.finish(reply) for reply in replies)
+        seconds = time.perf_counter() - start
         turned_away = sum(1 for reply in replies if reply.status in (429, 503))
-        broken = [reply for reply in replies if not reply.ok and reply.status not in (429, 503)]
+        broken = [
+            reply for reply in replies if not reply.ok and reply.kind != "ours" and reply.status not in (429, 503)
+        ]
         gap = percentile([gap for reply in replies for gap in reply.gaps[-8:]], 0.5) or 0.0
+        at_once = most_at_once(replies)
         after = await rests.note(max(self._limit, self._steps * gap))
+        before = max((one["at_once"] for one in stayed), default=0) if leave is None else 0
         return {
             "streams": size,
-            "seconds": time.perf_counter() - start,
+            "seconds": seconds,
+            "hung_up": sum(1 for reply in replies if reply.kind == "ours"),
+            "at_once": at_once,
             "turned_away": turned_away,
             "failed": len(broken),
             "rate_before": first["rate"],
             "rate_after": after["rate"],
-            "stuck": self._stuck(broken, first, after),
+            "stuck": self._stuck(broken, first, after) or self._fewer(at_once, before),
         }
+
+    @staticmethod
+    def _fewer(at_once: int, before: int) -> str | None:
+        """Why the worker has fewer places than before, by the streams that decoded at once; None: it has as many."""
+        if at_once < RATE_KEPT * before:
+            return f"{at_once} streams decoded at once where {before} did before"
+        return None
 
     def _stuck(
         self, broken: Sequence[Reply], first: dict[str, float | None], after: dict[str, float | None]
@@ -1651,56 +1750,170 @@ class Overload:
         return None
 
 
+def most_at_once(replies: Sequence[Reply]) -> int:
+    """Streams that decoded at the same time, at the most."""
+    moments = sorted(
+        [(reply.first, 1) for reply in replies if reply.first] + [(r.ended, -1) for r in replies if r.first]
+    )
+    return max(itertools.accumulate(step for _, step in moments), default=0)
+
+
 class Soak:
-    """Sessions one after the other for some time, with an eye on progress, memory and rate."""
+    """Sessions one after the other for some time: progress, memory and rate meanwhile, and a look before and after."""
 
     def __init__(self, client: Client, wish: dict[str, Any], report: Report) -> None:
         self._client = client
         self._report = report
         self._seconds = float(wish["seconds"])
-        self._pid = wish.get("pid")
+        self._pid = None if wish.get("pid") is None else int(wish["pid"])
+        self._rng = random.Random(f"{wish.get('seed', 0)}:soak")
+        self._limit = max(float(wish.get("floor_seconds", 6.0)), 1.0)
         self._sessions = Sessions(client, wish, report)
         self._windows: list[int] = []
         self._memory: list[tuple[float, float]] = []
+        self._cards = Cards(self._pid, min(CARD_SECONDS, self._seconds / CARD_LOOKS))
 
     async def run(self, concurrency: Sequence[int], _: int) -> dict[str, Any]:
         """Keep the first concurrency busy until the time is over; windows of a second, memory every second."""
+        rests = Rests(self._client, self._rng, concurrency[0])
+        await rests.note(self._limit)
         with Meter() as meter:
-            watching = asyncio.ensure_future(self._watch())
+            watching = [asyncio.ensure_future(self._watch()), asyncio.ensure_future(self._cards.watch())]
             try:
                 stopped = await self._sessions.keep_busy(concurrency[0], self._seconds)
             finally:
-                watching.cancel()
+                for each in watching:
+                    each.cancel()
+                await asyncio.gather(*watching, return_exceptions=True)
+        if not stopped:
+            await rests.note(self._limit)
         tally = self._sessions.tally
         return {
             "seconds": self._seconds,
             "windows": self._windows,
             "memory": self._memory,
+            "cards": self._cards.report(),
+            "rests": rests.seen,
             "sessions": {"n": tally.right + tally.bad, "bad": tally.bad, "failed": tally.failed},
             "first_bad": tally.first_bad,
             "requests": self._client.failures(),
             "in_flight": self._client.load.report(),
             "validity": meter.report(self._client.replies),
             "stopped": stopped,
+            "silent": self._client.silent,
         }
 
     async def _watch(self) -> None:
-        begun, before = time.perf_counter(), 0
+        begun, before = time.perf_counter(), sum(self._client.load.tokens)
         while True:
             await asyncio.sleep(max(0.0, len(self._windows) + 1 - (time.perf_counter() - begun)))
             made = sum(self._client.load.tokens)
             self._windows.append(made - before)
             before = made
-            if self._pid is not None and (memory := memory_of(int(self._pid))) is not None:
+            if self._pid is not None and (memory := memory_of(self._pid)) is not None:
                 self._memory.append((time.perf_counter() - begun, memory))
             self._report.progress(len(self._windows), math.ceil(self._seconds), made=self._windows[-1])
 
 
-def memory_of(pid: int) -> float | None:
-    """Memory of a process and its descendants, in GB (2**30): on the host and, where it can be asked, on its GPUs.
+class Cards:
+    """Memory of the GPUs over time, by the driver's own word (`nvidia-smi`): no endpoint of an engine says it.
 
-    None: it cannot be read. Shared pages count once for each process, so only the growth means something.
+    What the worker's processes hold, where the driver knows them by the ids that we know; in a container it often does
+    not, and then what all processes on the cards hold. The first look decides which, so that a series is one of one
+    kind.
+
+    Args:
+        pid: The worker's main process; None: nobody knows it.
+        pause: Seconds between two looks.
     """
+
+    def __init__(self, pid: int | None, pause: float) -> None:
+        self._pid = pid
+        self._pause = pause
+        self._own: bool | None = None
+        self._samples: list[tuple[float, float]] = []
+        self._why = "" if pid is not None else "nobody said which process the worker is"
+
+    async def watch(self) -> None:
+        """Look every few seconds, until cancelled or until it turns out that the cards cannot be asked."""
+        begun = time.perf_counter()
+        while not self._why and self._pid is not None:
+            # In a thread: whoever waits for the driver would keep the streams waiting.
+            held = await asyncio.to_thread(self._look, self._pid)
+            if held is not None:
+                self._samples.append((time.perf_counter() - begun, held))
+            await asyncio.sleep(self._pause)
+
+    def report(self) -> dict[str, Any]:
+        """Seconds and GB (2**30) of each look, whose memory it is, and why there is none."""
+        whose = "its processes" if self._own else "all processes on the cards"
+        return {"samples": self._samples, "of": whose, "why_not": self._why or None}
+
+    def _look(self, pid: int) -> float | None:
+        tool = which_smi(pid)
+        if tool is None:
+            self._why = "there is no nvidia-smi on the host to ask the cards with"
+            return None
+        try:
+            if self._own is not False:
+                held = self._of_family(tool, pid)
+                self._own = held is not None if self._own is None else True
+                if self._own:
+                    return held
+            rows = smi(tool, "--query-gpu=memory.used")
+            return sum(float(row[0]) for row in rows) / 1024 if rows else None
+        except (OSError, ValueError, IndexError) as error:
+            self._why = clipped(f"nvidia-smi: {error}")
+            return None
+
+    def _of_family(self, tool: str, pid: int) -> float | None:
+        members = family_of(pid)
+        held = [
+            float(row[1])
+            for row in smi(tool, "--query-compute-apps=pid,used_memory")
+            if len(row) > 1 and row[0].isdigit() and int(row[0]) in members and row[1].replace(".", "").isdigit()
+        ]
+        return sum(held) / 1024 if held else None
+
+
+def which_smi(pid: int) -> str | None:
+    """Path of the `nvidia-smi` that the worker itself would find, then of ours; None: neither.
+
+    The worker's search path is taken only from a process of our own user, since whoever sets it says what we execute.
+    """
+    paths = []
+    with contextlib.suppress(OSError):
+        if Path(f"/proc/{pid}").stat().st_uid == os.geteuid():
+            variables = Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "surrogateescape").split("\0")
+            paths += [one[5:] for one in variables if one.startswith("PATH=")]
+    paths.append(os.environ.get("PATH", os.defpath))
+    return shutil.which("nvidia-smi", path=os.pathsep.join(paths))
+
+
+def smi(tool: str, query: str) -> list[list[str]]:
+    """The rows that `nvidia-smi` answers.
+
+    Raises:
+        OSError: it cannot be asked, says no, or does not answer in time.
+    """
+    argv, pipe = [tool, query, "--format=csv,noheader,nounits"], subprocess.PIPE
+    child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+    # A wait with a limit of its own would look again and again whether it is over.
+    late = threading.Timer(CARD_ANSWER_SECONDS, child.kill)
+    late.start()
+    try:
+        said, complained = (part.decode("utf-8", "replace") for part in child.communicate())
+    finally:
+        late.cancel()
+    if child.returncode == -signal.SIGKILL:
+        raise OSError(f"no answer within {CARD_ANSWER_SECONDS:g} s")
+    if child.returncode:
+        raise OSError(f"status {child.returncode}: {(complained or said).strip()}")
+    return [[word.strip() for word in line.split(",")] for line in said.splitlines() if line.strip()]
+
+
+def family_of(pid: int) -> set[int]:
+    """A process and its descendants."""
     family = {pid}
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -1709,8 +1922,16 @@ def memory_of(pid: int) -> float | None:
             parents[int(stat.parent.name)] = int(text[text.rindex(")") + 2 :].split()[1])
     while grown := {child for child, parent in parents.items() if parent in family} - family:
         family |= grown
+    return family
+
+
+def memory_of(pid: int) -> float | None:
+    """Memory of a process and its descendants on the host, in GB (2**30).
+
+    None: it cannot be read. Shared pages count once for each process, so only the growth means something.
+    """
     total = 0.0
-    for one in family:
+    for one in family_of(pid):
         with contextlib.suppress(OSError, ValueError, IndexError):
             resident = int(Path(f"/proc/{one}/statm").read_text(encoding="ascii").split()[1])
             total += resident * os.sysconf("SC_PAGE_SIZE") / 2**30
@@ -1940,15 +2161,19 @@ async def measure(wish: dict[str, Any], report: Report) -> dict[str, Any]:
         return await look(client, wish)
     gc.collect()
     gc.freeze()
-    if kind == "sessions":
-        return await Sessions(client, wish, report).run(sizes, amount)
-    if kind == "throughput":
-        return await Throughput(client, wish, report).run(sizes, amount)
-    if kind == "overload":
-        return await Overload(client, wish, report).run(sizes, amount)
-    if kind == "soak":
-        return await Soak(client, wish, report).run(sizes, amount)
-    return await Aborts(client, wish, report).run(sizes, amount)
+    kinds: dict[str, Any] = {
+        "sessions": Sessions,
+        "throughput": Throughput,
+        "overload": Overload,
+        "soak": Soak,
+        "aborts": Aborts,
+    }
+    listening = asyncio.ensure_future(client.listen(float(wish.get("steps", 150))))
+    try:
+        made: dict[str, Any] = await kinds[kind](client, wish, report).run(sizes, amount)
+        return made
+    finally:
+        listening.cancel()
 
 
 def _allow_files(wanted: int) -> None:

@@ -13,6 +13,7 @@ from random import Random
 from aiohttp import web
 
 from evals.lab.books import Books
+from evals.lab.cards import Held
 from evals.lab.clock import Clock
 from evals.lab.failures import KilledError
 from evals.lab.faults import Faults
@@ -94,7 +95,8 @@ class Serving:
         log.uvicorn("INFO:     Application startup complete.")
         loop = asyncio.create_task(scheduler.run())
         beside = [asyncio.create_task(fault.attend(scheduler, self._clock)) for fault in self._faults.companions()]
-        beside.append(asyncio.create_task(self._books.keep(scheduler, self._clock)))
+        held = Held(self._specimen.cards, values["tensor_parallel_size"])
+        beside.append(asyncio.create_task(self._books.keep(scheduler, self._clock, held)))
         beside.append(asyncio.create_task(self._speak(scheduler)))
         end = asyncio.create_task(leaving.wait())
         await asyncio.wait({loop, end}, return_when=asyncio.FIRST_COMPLETED)

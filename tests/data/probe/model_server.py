@@ -15,6 +15,7 @@ a client's figures can be compared with it. `GET /seen` says what it saw.
     foreign           tokens and requests that others finish each second
     key               the API key that it wants
     collapse          texts turn into one sign after so many tokens
+    brief             texts end after so many tokens
     think             generates so many tokens of reasoning before the call
 """
 
@@ -57,7 +58,7 @@ class Model:
         number = self.numbers[key]
         order = ORDER.search(said[-1])
         if not document.get("tools") or not order:
-            count = document.get("max_tokens", 16)
+            count = min(document.get("max_tokens", 16), self.wish.get("brief", 10**6))
             sound = min(count, self.wish.get("collapse", count))
             return [{"content": f"word{index} "} for index in range(sound)] + [{"content": "!"}] * (count - sound)
         facts: dict = {}
@@ -145,7 +146,9 @@ class Model:
         if self.wish.get("key") and request.headers.get("Authorization") != f"Bearer {self.wish['key']}":
             return web.json_response({"message": "no such key"}, status=401)
         if self.wish.get("http") and hit:
-            return web.json_response({"object": "error", "message": "The request queue is full."}, status=self.wish["http"])
+            return web.json_response(
+                {"object": "error", "message": "The request queue is full."}, status=self.wish["http"]
+            )
         raw = request.path == "/generate"
         limit = document["sampling_params"]["max_new_tokens"] if raw else document.get("max_tokens", 10_000)
         deltas = [{"content": f"w{i} "} for i in range(limit)] if raw else self.reply(document)
@@ -171,7 +174,10 @@ class Model:
     async def stream(self, response, document, deltas, finish, record, hit, raw) -> None:
         cut, stall = self.wish.get("cut"), self.wish.get("stall")
         if not raw:
-            await self.say(response, {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]})
+            await self.say(
+                response,
+                {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]},
+            )
         due = record["arrived"] + self.first
         text = ""
         for index, delta in enumerate(deltas):
@@ -182,7 +188,9 @@ class Model:
             half = index == len(deltas) // 2
             if half and cut and hit:
                 if cut == "error":
-                    await self.say(response, {"error": {"object": "error", "message": "The request queue is full.", "code": 503}})
+                    await self.say(
+                        response, {"error": {"object": "error", "message": "The request queue is full.", "code": 503}}
+                    )
                 elif cut == "reset":
                     response._req.transport.abort()
                     raise ConnectionResetError

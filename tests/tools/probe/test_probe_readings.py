@@ -390,22 +390,79 @@ class TestWhatCannotBeCompared:
 
     def test_a_soak_that_was_cut_short(self) -> None:
         """Its counts are counts, but a minute without a stall says nothing about the hour that was asked for."""
-        result = {
-            "event": "result",
-            "windows": [50] * 60,
-            "memory": [[float(at), 1.0] for at in range(60)],
-            "sessions": {"n": 40, "bad": 0, "failed": 0},
-            "first_bad": None,
-            "requests": {"n": 120, "bad": 0, "first": None},
-            "stopped": "the time was up",
-        }
+        result = soak_of(windows=[50] * 60, rests=[rest()], stopped="the time was up")
 
         readings = ask(told(result), "http://x:1", check_of("soak").model_copy(update={"seconds": 3600.0}))
 
         assert readings["corrupted_in_soak"].n == 40
-        for metric in ("stalled_seconds", "memory_growth_gb_per_hour", "rate_decay"):
+        for metric in ("stalled_seconds", "memory_growth_gb_per_hour", "card_growth_gb_per_hour", "rate_decay"):
             assert readings[metric].value is None
             assert "60 of 3600 s" in str(readings[metric].no_data)
+
+
+def soak_of(**more: object) -> dict[str, object]:
+    """What a soak of a sound worker brings home."""
+    return {
+        "event": "result",
+        "windows": [50, 51] * 30,
+        "memory": [[float(at), 1.0] for at in range(60)],
+        "cards": {"samples": [[5.0 * at, 40.0] for at in range(12)], "of": "its processes", "why_not": None},
+        "rests": [rest(), rest()],
+        "sessions": {"n": 40, "bad": 0, "failed": 0},
+        "first_bad": None,
+        "requests": {"n": 120, "bad": 0, "first": None},
+        "stopped": None,
+        "silent": None,
+        **more,
+    }
+
+
+class TestWhatASoakSees:
+    def _ask(self, **more: object) -> dict[str, Reading]:
+        check = check_of("soak").model_copy(update={"seconds": 60.0})
+        return ask(told(soak_of(**more)), "http://x:1", check)
+
+    def test_a_worker_that_stays_what_it_was(self) -> None:
+        """Neither growth nor loss is claimed of steady samples."""
+        found = self._ask()
+
+        assert found["card_growth_gb_per_hour"].value == pytest.approx(0.0)
+        assert found["rate_decay"].value is not None
+        assert found["rate_decay"].value < 0.05
+
+    def test_a_leak_of_the_cards(self) -> None:
+        """What grows by 72 MB a minute is told at its lower end, and whose memory it is."""
+        samples = [[5.0 * at, 40.0 + 0.006 * at] for at in range(12)]
+        found = self._ask(cards={"samples": samples, "of": "all processes on the cards", "why_not": None})
+
+        assert found["card_growth_gb_per_hour"].value == pytest.approx(4.32, abs=0.01)
+        assert "all processes on the cards" in found["card_growth_gb_per_hour"].detail
+
+    def test_cards_that_nobody_can_ask(self) -> None:
+        """Without the driver's word there is no reading: a leak there would go unseen."""
+        found = self._ask(cards={"samples": [], "of": "its processes", "why_not": "there is no nvidia-smi"})
+
+        assert found["card_growth_gb_per_hour"].value is None
+        assert "no nvidia-smi" in str(found["card_growth_gb_per_hour"].no_data)
+
+    def test_a_loss_that_came_at_once(self) -> None:
+        """A worker that was slow before the first third was over is compared with what it was before the soak."""
+        found = self._ask(rests=[rest(rate=400.0), rest(rate=200.0)])
+
+        assert found["rate_decay"].value == pytest.approx(0.5)
+
+    def test_a_silence_that_ended_the_soak(self) -> None:
+        """It was measured, though nothing else of the soak was."""
+        why = "no stream got a token for 90 s"
+        found = self._ask(windows=[50] * 10 + [0] * 90, rests=[rest()], stopped=why, silent=why)
+
+        assert found["stalled_seconds"].value == 90
+        assert found["card_growth_gb_per_hour"].value is None
+
+    @pytest.mark.parametrize("after", [[], [rest(rate=None)], [rest(settled_after=None, running=3.0)]])
+    def test_a_rest_that_nobody_saw(self, after) -> None:
+        """Where the worker was not at rest afterwards, or did not answer, nobody knows what it has lost."""
+        assert self._ask(rests=[rest(), *after])["rate_decay"].value is None
 
 
 def told(result: dict[str, object]) -> ScriptedHost:
@@ -476,6 +533,13 @@ class TestSequentialSessions:
         assert (sound.n, sound.bad) == (7, 0)
         assert (collapsed.n, collapsed.bad) == (7, 3)
         assert "a long text" in collapsed.detail
+
+    def test_texts_that_end_early_prove_nothing(self, serve, host) -> None:
+        """Where no text became long, nobody has seen what comes after its first words."""
+        reading = self._ask(host, serve(brief=30).url, count=4, sequential=None, texts=3)
+
+        assert reading.value is None
+        assert "none of 3 texts" in str(reading.no_data)
 
     def test_exposure_is_counted_where_the_change_acts(self, serve, host) -> None:
         """The share of the tokens that came while so many decoded at once; small batches are none."""
