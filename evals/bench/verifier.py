@@ -40,6 +40,9 @@ UP = 20.0
 """Seconds that the worker has for its first start; it takes two."""
 HURRY = 35.0
 """How many times as fast as in life the worker starts; from then on it works at life's pace."""
+WATCH = 300.0
+"""Seconds of the wall after which the host takes a change back by itself: nothing is renewed while a load is computed,
+and ten minutes of life may take a busy machine a minute."""
 _POLICIES = Path(__file__).resolve().parents[2] / "policies"
 _DEAF = '#!/bin/sh\n[ "$1" = restart ] || exec /bin/sh {service} "$@"\n'
 _COPY = """#!/bin/sh
@@ -65,6 +68,7 @@ class Case(NamedTuple):
     noise: tuple[float, float] = (0.005, 0.005)
     errors: float = 0.0
     service: str = "plain"
+    beyond: str = ""
 
 
 class Result(NamedTuple):
@@ -85,6 +89,8 @@ class Result(NamedTuple):
     why: str
     untrue: str
     """What the record says and the ground does not; empty: nothing."""
+    beyond: str = ""
+    """Why the law of the case cannot see a bad change; empty: it has to."""
 
 
 def cases() -> list[Case]:
@@ -132,15 +138,18 @@ def carried(under: Campaign, case: Case, soak: float) -> Result:
         record = record_of(ground, RUN)
         if record is None:
             why = f"status {ended.status}: {ended.said[-1000:]}"
-            return Result(case.name, case.good, case.law, "none", "unknown", (), life, wall, why, "no record")
+            return Result(
+                case.name, case.good, case.law, "none", "unknown", (), life, wall, why, "no record", case.beyond
+            )
         verdict = record.verdict
         untrue = _untrue(record, script, ground)
         started = [one for one in record.readings if one.metric == "start_seconds" and one.phase != "baseline"]
         life += (HURRY - 1) * sum(one.value or 0.0 for one in started)
         by = verdict.decided_by or ((verdict.refusal,) if verdict.refusal else ())
         return Result(
-            case.name, case.good, case.law, verdict.decision, verdict.state, by, life, wall, verdict.why, untrue
-        )
+            case.name, case.good, case.law, verdict.decision, verdict.state, by, life, wall, verdict.why, untrue,
+            case.beyond,
+        )  # fmt: skip
     finally:
         unmake(ground)
 
@@ -155,6 +164,7 @@ def _furnish(ground: Ground, case: Case, soak: float) -> None:
     private.write(ground.folder, nature)
     law = (_POLICIES / f"{case.law}.yaml").read_text(encoding="utf-8")
     law = re.sub(r"(?m)^    seconds: [\d.]+$", f"    seconds: {soak:g}", law)
+    law = re.sub(r"(?m)^  watchdog_floor_seconds: [\d.]+$", f"  watchdog_floor_seconds: {WATCH:g}", law)
     (ground.folder / "policy.yaml").write_text(law, encoding="utf-8")
     if case.service != "plain":
         settings = ground.settings.read_text(encoding="utf-8")
@@ -186,7 +196,7 @@ def table(results: Sequence[Result]) -> str:
         for one in results:
             if one.good == good:
                 by = _by(one)
-                mark = "" if (one.decision == "kept") == good else "  <--"
+                mark = "" if (one.decision == "kept") == good else "  (by design)" if one.beyond else "  <--"
                 lines.append(
                     f"  {one.name:<40} {one.law:<9} {one.decision:<12} {one.state:<10} {one.life:>5.0f} s "
                     f"{one.wall:>4.0f} s  {by}{mark}"
@@ -208,7 +218,8 @@ def _shares(results: Sequence[Result]) -> Iterator[str]:
         if times:
             yield f"     the verdict took {times[len(times) // 2]:.0f} s of life (median), {times[-1]:.0f} s at most"
         yield f"     first criterion: {_counted(Counter((one.by or ('-',))[0] for one in caught))}"
-        yield from (f"     kept: {one.name}" for one in bad if one.decision == "kept")
+        kept = [one for one in bad if one.decision == "kept"]
+        yield from (f"     kept: {one.name}" + f" ({one.law}: {one.beyond})" * bool(one.beyond) for one in kept)
     if good:
         how = Counter(one.decision for one in good)
         yield f"good: {how['rolled_back']} of {len(good)} taken back ({_counted(how)})"

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -196,14 +196,14 @@ class _Process:
         try:
             self._stream.write(json.dumps(wish).encode() + b"\n")
             self._stream.flush()
-        except BrokenPipeError:
+        except (BrokenPipeError, ConnectionResetError):
             return Outcome(None, 0.0, (), True)
         answer, lines, at, died = self._hear("done", begun)
         return Outcome(answer, at - begun, lines, died)
 
     def _hear(self, end: str, begun: float) -> tuple[Any, tuple[Line, ...], float, bool]:
         lines: list[Line] = []
-        for raw in self._stream:
+        for raw in self._heard():
             event = json.loads(raw)
             if "broken" in event:
                 raise RuntimeError(f"the virtual worker broke: {event['broken']}")
@@ -214,9 +214,17 @@ class _Process:
                 lines.append(Line(self._now - begun, event["log"]))
         return None, tuple(lines), self._now, True
 
+    def _heard(self) -> Iterator[bytes]:
+        """What it says until it ends; one that dies with something unread resets the connection."""
+        with contextlib.suppress(ConnectionResetError):
+            while raw := self._stream.readline():
+                yield raw
+
     def close(self) -> None:
         """End it."""
-        self._stream.close()
+        # What was said to a process that had died meanwhile still lies in the buffer.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._stream.close()
         self._socket.close()
         self._child.kill()
         self._child.wait()
