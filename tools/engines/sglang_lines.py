@@ -16,10 +16,10 @@ from tools.engines.line_tables import (
     LIBRARIES,
     NEIGHBOURS,
     PARSER,
+    Signs,
     explained,
     patterns,
     reasons,
-    signs,
 )
 
 STAMPED: Final = re.compile(
@@ -85,7 +85,7 @@ PATTERNS: Final = patterns(
 
 
 # fmt: off
-FAILURES: Final = signs(
+FAILURES: Final = Signs(
     (
         *PARSER,
         ("oom", True, b"out of memory", rb"(?:Exception: )?Capture (?:prefill |piecewise )?(?:cuda|CUDA) graph failed: .*out of memory"),

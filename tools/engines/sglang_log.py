@@ -9,16 +9,19 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 
 from tools.engines.facts import Log
-from tools.engines.line_tables import sign_of
+from tools.engines.line_tables import Sign, any_of
 from tools.engines.log_lines import fragments, uncarried
 from tools.engines.sglang_lines import FAILURES, PATTERNS
 from tools.engines.sglang_start import Message, Start, parted
 
 _LONGEST: Final = 8192
 """Bytes of a message that are looked at, the settings excepted: a capture list of 1,024 sizes has about 5,000."""
+_REPEATED: Final = 512
+"""Bytes of a message up to which it is remembered: a worker in trouble says the same short thing over and over."""
 _KINDS: Final[Mapping[bytes, tuple[str, ...]]] = {
     b"serv": ("settings",),
     b"Init": ("groups",),
@@ -55,25 +58,7 @@ _PRELUDES: Final = (
 """Patterns of lines that come before the settings, each with a part that they contain."""
 _QUIET: Final = frozenset({b"Endp", b"Igno", b"Comp", b"Conf", b"Flas", b"flas", b"tile", b"Usin", b"Tree"})
 """First four bytes of frequent messages that are never a failure."""
-_TRACES: Final = (
-    b"rror",
-    b"xception",
-    b"UserWarning",
-    b"NCCL",
-    b"collective",
-    b"deprecated",
-    b"crashed",
-    b"SIGQUIT",
-    b"sigquit",
-    b"scheduler",
-    b"terminated with",
-    b"watchdog",
-    b"out of memory",
-    b"unbalanced",
-    b"Not enough memory",
-    b"leave no GPU",
-    b"Health check",
-)
+_TRACES: Final = any_of({*FAILURES.marks, *(mark for _, mark in _PRELUDES)})
 """Parts of messages that are worth a close look whatever they begin with."""
 
 
@@ -103,6 +88,17 @@ def read_log(lines: Iterable[bytes], *, version: str | None = None, earlier: int
         facts=None if start is None else start.facts(version),
         earlier=tuple(start.facts(version) for start in reader.earlier),
     )
+
+
+def _shown(says: bytes) -> str | Sign | None:
+    """What a message of no known beginning shows: a pattern of the lines before the settings, or a failure."""
+    for kind, mark in _PRELUDES:
+        if mark in says and PATTERNS[kind].match(says):
+            return kind
+    return FAILURES.of(says)
+
+
+_remembered = lru_cache(maxsize=256)(_shown)
 
 
 class _Reader:
@@ -138,7 +134,7 @@ class _Reader:
                 return
             if b"KV Cache is allocated" in line:
                 kinds = ("kv pool",)
-            elif not any(trace in line for trace in _TRACES):
+            elif _TRACES.search(line) is None:
                 return
         self._look(parted(line, number), kinds or ())
 
@@ -149,13 +145,12 @@ class _Reader:
             if found := PATTERNS[kind].match(message.says):
                 self._understood(kind, found, message)
                 return
-        for kind, mark in _PRELUDES:
-            if mark in message.says and (found := PATTERNS[kind].match(message.says)):
-                self._understood(kind, found, message)
-                return
-        sign = sign_of(message.says, FAILURES)
-        if sign is not None:
-            self.current().failed(sign.kind, sign.fatal, message)
+        says = message.says
+        shown = _remembered(says) if len(says) <= _REPEATED else _shown(says)
+        if isinstance(shown, Sign):
+            self.current().failed(shown.kind, shown.fatal, message)
+        elif shown is not None and (found := PATTERNS[shown].match(says)):
+            self._understood(shown, found, message)
 
     def _understood(self, kind: str, found: re.Match[bytes], message: Message) -> None:
         start = self.start

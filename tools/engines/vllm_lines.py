@@ -13,10 +13,10 @@ from tools.engines.line_tables import (
     LIBRARIES,
     NEIGHBOURS,
     PARSER,
+    Signs,
     explained,
     patterns,
     reasons,
-    signs,
 )
 
 LOGGED: Final = re.compile(
@@ -85,7 +85,7 @@ MARKS: Final = {
 """Patterns that hold facts, each with a part that its lines contain; looked for first, because that is quick."""
 
 # fmt: off
-FAILURES: Final = signs(
+FAILURES: Final = Signs(
     (
         *PARSER,
         ("not_enough_memory", True, b"on startup is less than", rb"(?:.*ValueError: )?Free memory on device "),

@@ -11,7 +11,6 @@ from typing import Final
 
 from tools.engines.facts import Log
 from tools.engines.figures import text
-from tools.engines.line_tables import sign_of
 from tools.engines.log_lines import fragments, uncarried
 from tools.engines.vllm_lines import FAILURES, LOGGED, MARKS, PATTERNS, SPOKEN
 from tools.engines.vllm_start import YEAR, Start
@@ -49,7 +48,7 @@ def read_log(lines: Iterable[bytes], *, version: str | None = None, earlier: int
                 start.take(name, found, at)
                 break
             else:
-                sign = sign_of(says, FAILURES)
+                sign = FAILURES.of(says)
                 if sign is not None:
                     start = start or Start()
                     start.failed(sign, says, at, count)
