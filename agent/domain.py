@@ -316,8 +316,8 @@ class Step(Noun):
 
     id: str
     """Unique in the plan; the host's journal knows the step by it."""
-    action: Literal["edit_script", "restart"]
-    """What the helper on the host does."""
+    action: Literal["edit_script", "restore_script", "restart"]
+    """What the helper on the host does; `restore_script` puts the old bytes back for a while, to measure them again."""
     what: str
     """The step in one sentence."""
     before: HostState

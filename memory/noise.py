@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from agent.domain import Noise, Phase, Process, Reading, Record
+from agent.domain import Execution, Noise, Phase, Process, Reading, Record
 from memory.store import Baseline
 
 METRIC = "throughput_tokens_per_second"
@@ -45,9 +45,10 @@ def baselines_of(record: Record, readings: Sequence[Reading]) -> tuple[Baseline,
 
     Args:
         record: The record.
-        readings: What its run measured.
+        readings: What its run kept while it went on.
     """
     done = record.execution
+    again = {} if done is None else _started_again(record, done)
     of_phase: Mapping[Phase, Process | None] = (
         {}
         if done is None
@@ -58,13 +59,33 @@ def baselines_of(record: Record, readings: Sequence[Reading]) -> tuple[Baseline,
         }
     )
     found = []
-    for reading in readings:
+    # What a run keeps while it goes on has one place for each phase; the record has every boot.
+    every = {(one.metric, one.phase, one.concurrency, one.boot): one for one in (*record.readings, *readings)}
+    for reading in every.values():
         process = of_phase.get(reading.phase)
-        who = "" if process is None else ":".join(map(str, process.identity))
+        if reading.phase == "baseline" and reading.boot > 1:
+            who = again.get(reading.boot, "")
+        else:
+            who = "" if process is None else ":".join(map(str, process.identity))
         found.append(
             Baseline(record.run, record.seq, reading, who, "" if process is None else configuration_of(process))
         )
     return tuple(found)
+
+
+def _started_again(record: Record, done: Execution) -> dict[int, str]:
+    """The processes that ran the old setting again while a change was verified, by the boot of the baseline."""
+    found, boot, old = {}, 1, False
+    started = {entry.step: entry.detail.get("process") for entry in done.journal if entry.event == "done"}
+    for step in record.plan.steps if record.plan else ():
+        if step.action != "restart":
+            old = step.action == "restore_script"
+        elif old:
+            boot += 1
+            process = started.get(step.id)
+            if process:
+                found[boot] = ":".join(str(process[name]) for name in ("boot_id", "pid", "start_ticks"))
+    return found
 
 
 def configuration_of(process: Process) -> str:

@@ -81,6 +81,18 @@ def criteria_for(policy: Policy, checks: Sequence[Check]) -> tuple[Criterion, ..
     )
 
 
+def compared(criteria: Sequence[Criterion]) -> dict[str, tuple[CheckName, ...]]:
+    """The criteria that hold a noisy rate against the baseline, by id, with the checks that measure it.
+
+    More boots of either side settle these and no others.
+    """
+    return {
+        criterion.id: metric_of(criterion).checks
+        for criterion in criteria
+        if criterion.of == "baseline" and criterion.confidence is not None
+    }
+
+
 def _reasons(
     policy: Policy,
     name: CheckName,

@@ -119,6 +119,14 @@ def _limits(policy: Policy) -> list[str]:
         f"{limits.budgets.sessions} sessions",
         *(f"{name}: {bound.says()}, {bound.because}" for name, bound in limits.knobs.items()),
         second[policy.second_start],
+        *(
+            [
+                f"where speed is still not settled, the old setting and the change are each started again, up to "
+                f"{policy.pairs} {'times' if policy.pairs > 1 else 'time'}"
+            ]
+            if policy.pairs
+            else []
+        ),
         f"a start fails after {wording.number(times.start)} times the last one, "
         f"not before {wording.number(times.start_floor_seconds)} s",
         f"the host takes the change back after {wording.number(times.watchdog)} restarts of silence, "

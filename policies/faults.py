@@ -39,6 +39,14 @@ def faults(policy: Policy) -> Iterator[Fault]:
             "A second start and the one that takes it back need 3 restarts.",
             "Write 3 or more, or second_start: never.",
         )
+    needed = 2 + 2 * policy.pairs + (policy.second_start != "never")
+    if policy.pairs and policy.limits.budgets.restarts < needed:
+        yield Fault(
+            ("pairs",),
+            f"Pairs with all the other starts need {needed} restarts, and the budget is "
+            f"{policy.limits.budgets.restarts}.",
+            f"Write limits.budgets.restarts: {needed}, or fewer pairs.",
+        )
     if len(policy.checks.sessions.concurrency) > 1:
         yield Fault(
             ("checks", "sessions", "concurrency"),

@@ -63,7 +63,8 @@ class Budgets(Noun):
     """The most that one run may cost."""
 
     minutes: Annotated[float, Field(gt=0, le=1440)] = 120
-    """From the start with the change to the verdict; a run that is resumed counts anew."""
+    """From the first change to the worker, just before its script is edited, to the verdict; a run that is resumed goes
+    on counting."""
     sessions: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
     """Tool-call sessions with known answers, before and after the change together; those of a soak are its own."""
     restarts: Annotated[int, Field(ge=2, le=100)] = 4

@@ -149,6 +149,9 @@ class Policy(Noun):
     second_start: Literal["never", "undecided", "always"] = "undecided"
     """Whether the change is started a second time: where the first start did not settle the matter, since the boot is
     the unit of inference, or always, since a configuration can come up once and not twice."""
+    pairs: Annotated[int, Field(ge=0, le=20)] = 0
+    """How often, where that did not settle a comparison with the worker as it was, the old setting is started and
+    measured again, and the change after it; as far as `limits.budgets.restarts` goes."""
     limits: Limits = Limits()
     """How far a run may go, when, at which cost, and within which bounds."""
     times: Times
@@ -172,6 +175,18 @@ class Policy(Noun):
     def ordered(self) -> tuple[CheckName, ...]:
         """Every check in the order of this policy; those that it does not name come last."""
         return tuple(dict.fromkeys((*self.order, *get_args(CheckName))))
+
+    def further_starts(self, *, compared: bool) -> tuple[bool, int]:
+        """Whether the budget has room for a second start, and how many pairs it then has room for.
+
+        Two starts, the first with the change and the one that takes it back, are always needed.
+
+        Args:
+            compared: Whether the plan compares anything with the baseline under noise; only then are pairs of use.
+        """
+        left = self.limits.budgets.restarts - 2
+        second = self.second_start != "never" and left >= 1
+        return second, min(self.pairs, (left - second) // 2) if compared else 0
 
     @property
     def floor_gb(self) -> float | None:

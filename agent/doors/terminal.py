@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from rich.console import Console, Group
@@ -15,7 +15,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from agent.domain import Check, Evidence, Forecast, Plan, Precedent, Reading, Record, Verdict
+from agent.domain import Check, Evidence, Forecast, Plan, Precedent, Reading, Record, Step, Verdict
 from policies.explain import rule
 
 _COLOURS = {
@@ -152,7 +152,7 @@ def plan_card(plan: Plan, *, whole: bool = False) -> Panel:
     parts += [
         forecast_table(plan.forecast, whole=whole),
         _list("Live traffic", [plan.traffic.loses, plan.traffic.load]),
-        _numbered("Steps", [f"{step.what}  [undo: {step.undo or 'none'}]" for step in plan.steps]),
+        _numbered("Steps", _steps(plan.steps)),
         _numbered("Checks", [_check(check) for check in plan.checks]),
         _list("Kept only if all of this is shown; a breach or a silence takes it back", list(map(rule, plan.criteria))),
         shown("\nEdit", style="bold"),
@@ -161,6 +161,17 @@ def plan_card(plan: Plan, *, whole: bool = False) -> Panel:
     ]
     title = f"plan {plan.run}   digest {plan.digest[:12]}"
     return Panel(Group(*parts), title=title, border_style=_RISK[plan.risk.level], padding=(0, 2))
+
+
+def _steps(steps: Sequence[Step]) -> list[str]:
+    """The steps in order; of the pairs, which are all alike, the first is shown and the others are counted."""
+    told = [f"{step.what}  [undo: {step.undo or 'none'}]" for step in steps]
+    pairs = [place for place, step in enumerate(steps) if step.action == "restore_script"]
+    if len(pairs) < 2:
+        return told
+    first, second = pairs[:2]
+    again = f"steps {first + 1} to {second} again, up to {len(pairs)} times in all, while it is not settled"
+    return [*told[:second], again]
 
 
 def forecast_table(forecast: Forecast, *, whole: bool = False) -> Group:

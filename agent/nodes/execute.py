@@ -25,6 +25,7 @@ from agent.errors import (
 )
 from agent.nodes.carried import refused, silent, still_ours, stopped
 from agent.nodes.plan_verification import LIMIT_OF_A_CHECK_SECONDS, outside_the_window
+from agent.nodes.spent import note_first_change
 from agent.nodes.startup import note_log_mark, start_seconds
 from agent.state import Parts, RunState, Tell, stoppable, tell_of
 from policies.demands import baseline_checks
@@ -79,6 +80,7 @@ def _begin(state: RunState, parts: Parts, tell: Tell) -> Exits:
             note_log_mark(plan.run, "candidate", parts)
             content = parts.worker.edit(script, plan.change).content
             _check_law(plan, parts)  # the baseline and the users may have taken long
+            note_first_change(plan.run, parts)
             done = transaction.open(plan, state["approval"], content, now=parts.clock())
     except Stopped:
         return Command(update={**update, "verdict": stopped(parts)}, goto="record")

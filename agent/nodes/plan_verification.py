@@ -8,11 +8,12 @@ from typing import Literal, NamedTuple
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from agent.domain import Change, Check, Forecast, HostState, Knob, Plan, Step, Traffic, Verdict
+from agent.domain import Change, Check, Criterion, Forecast, HostState, Knob, Plan, Step, Traffic, Verdict
 from agent.errors import EditRefused, NotAllowed
 from agent.nodes.carried import carried
+from agent.nodes.starts import further_starts, starts_say
 from agent.state import Parts, RunState, Tell
-from policies.demands import checks_for, criteria_for
+from policies.demands import checks_for, compared, criteria_for
 from tools.engines.catalogue import in_force
 from tools.serve_script.handover import Handover
 from tools.serve_script.prove import Proof
@@ -49,9 +50,9 @@ def _plan_verification(state: RunState, parts: Parts, tell: Tell) -> Command[Lit
         running_max=reach.running,
         acts=reach.acts,
     )
-    steps = _steps(request.run, change, snapshot, edit.sha256, parts, knobs)
-    starts = sum(step.action == "restart" for step in steps)
-    _affordable(checks, starts, parts)
+    criteria = criteria_for(parts.policy, checks)
+    steps = _steps(request.run, change, snapshot, edit.sha256, parts, knobs, again=_compares(criteria, checks))
+    _affordable(checks, 1 + sum(step.id == f"{request.run}-again" for step in steps), parts)
     live = parts.worker.live_requests()
     last_start = _last_start(snapshot, forecast)
     plan = Plan(
@@ -69,9 +70,9 @@ def _plan_verification(state: RunState, parts: Parts, tell: Tell) -> Command[Lit
         forecast=forecast,
         steps=steps,
         checks=checks,
-        criteria=criteria_for(parts.policy, checks),
+        criteria=criteria,
         policy=parts.policy.label,
-        traffic=Traffic(live_requests=live, loses=_loses(live, forecast, parts), load=_load(checks)),
+        traffic=Traffic(live_requests=live, loses=_loses(live, forecast, steps, parts), load=_load(checks)),
         watchdog_seconds=parts.policy.times.watchdog_seconds(last_start),
         approve_within_seconds=parts.policy.approve_within_seconds,
     )
@@ -90,6 +91,12 @@ def outside_the_window(parts: Parts) -> NotAllowed:
         "and not now.",
         "Ask again then; nothing was touched.",
     )
+
+
+def _compares(criteria: Sequence[Criterion], checks: Sequence[Check]) -> bool:
+    """Whether a noisy rate is held against the worker as it was."""
+    measured = {check.name for check in checks if check.before}
+    return any(measured.intersection(measuring) for measuring in compared(criteria).values())
 
 
 def _affordable(checks: Sequence[Check], starts: int, parts: Parts) -> None:
@@ -144,11 +151,12 @@ def wanted_in_force(change: Change, knobs: Sequence[Knob]) -> dict[str, str]:
 
 
 def _steps(
-    run: str, change: Change, snapshot: Snapshot, sha256: str, parts: Parts, knobs: Sequence[Knob]
+    run: str, change: Change, snapshot: Snapshot, sha256: str, parts: Parts, knobs: Sequence[Knob], *, again: bool
 ) -> tuple[Step, ...]:
     now = dict(snapshot.in_force)
     process = snapshot.process.identity if snapshot.process else None
     before = HostState(script_sha256=snapshot.script_sha256, process=process, effective=now)
+    after = HostState(script_sha256=sha256, process=None, effective=wanted_in_force(change, knobs))
     return (
         Step(
             id=f"{run}-edit",
@@ -163,30 +171,10 @@ def _steps(
             action="restart",
             what=f"restart {parts.name} and wait until it is ready",
             before=HostState(script_sha256=sha256, process=process, effective=now),
-            after=HostState(script_sha256=sha256, process=None, effective=wanted_in_force(change, knobs)),
-            undo="restart it with the backup in place",
-        ),
-        *_again(run, sha256, wanted_in_force(change, knobs), parts),
-    )
-
-
-def _again(run: str, sha256: str, wanted: dict[str, str], parts: Parts) -> tuple[Step, ...]:
-    """A second start of the change, where policy asks for one and its budget has room for it and the way back."""
-    when = parts.policy.second_start
-    if when == "never" or parts.policy.limits.budgets.restarts < 3:
-        return ()
-    optional = when == "undecided"
-    after = HostState(script_sha256=sha256, process=None, effective=wanted)
-    return (
-        Step(
-            id=f"{run}-again",
-            action="restart",
-            what=f"restart {parts.name} a second time" + (", if the first start does not settle it" * optional),
-            before=after,
             after=after,
             undo="restart it with the backup in place",
-            optional=optional,
         ),
+        *further_starts(run, parts.name, change, before, after, parts.policy, compared=again),
     )
 
 
@@ -229,7 +217,7 @@ def _last_start(snapshot: Snapshot, forecast: Forecast) -> float | None:
     return forecast.restart_seconds.high if forecast.restart_seconds else None
 
 
-def _loses(live: int | None, forecast: Forecast, parts: Parts) -> str:
+def _loses(live: int | None, forecast: Forecast, steps: Sequence[Step], parts: Parts) -> str:
     span = forecast.restart_seconds
     away = f"{span.low:.0f} to {span.high:.0f} s" if span else "as long as a start takes"
     users = parts.policy.users
@@ -238,9 +226,13 @@ def _loses(live: int | None, forecast: Forecast, parts: Parts) -> str:
     else:
         now = f"{live} requests are in flight now"
     patience = f"up to {users.wait_seconds:.0f} s for at most {users.at_most} in flight"
+    if any(step.action == "restore_script" for step in steps):
+        often = f"at each restart: {starts_say(steps)}, and one more if the change is taken back"
+    else:
+        often = "twice, if the change is taken back"
     return (
         f"{now}{_beside(parts)}; before each restart it waits {patience}. "
-        f"Nobody is served for {away} (twice, if the change is taken back); requests that still run then are cut off."
+        f"Nobody is served for {away} ({often}); requests that still run then are cut off."
     )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from agent.domain import HostState, Plan, Step
 from memory.noise import chi_square_quantile
 from memory.store import Store
 
@@ -93,3 +95,45 @@ def test_chi_square_quantiles_are_those_of_the_tables(probability: float, df: in
 def test_the_bound_covers_what_students_t_would_ask(df: int, student: float) -> None:
     """The factor on the noise is at least the one by which Student's t exceeds the normal quantile at 95 %."""
     assert (df / chi_square_quantile(0.20, df)) ** 0.5 >= student / 1.644854
+
+
+def test_each_start_of_the_old_setting_is_a_boot_of_its_own(
+    store: Store, nouns: Any, plan: Callable[..., Plan]
+) -> None:
+    """A baseline that was started again while a change was verified is another boot, not more runs of the first."""
+    steps = [("edit", "edit_script"), ("new", "restart")]
+    for number in (1, 2):
+        steps += [(f"back-{number}", "restore_script"), (f"old-{number}", "restart")]
+        steps += [(f"forth-{number}", "edit_script"), (f"new-{number}", "restart")]
+    state = HostState()
+    made = plan("r-1", watchdog_seconds=60.0).model_copy(
+        update={
+            "steps": tuple(
+                Step.model_validate(
+                    {"id": id_, "action": action, "what": "", "before": state, "after": state, "undo": ""}
+                )
+                for id_, action in steps
+            )
+        }
+    )
+    journal = [
+        {"seq": place, "at": 0.0, "event": "done", "step": f"old-{number}", "detail": {"process": process}}
+        for place, number in enumerate((1, 2))
+        for process in [{"pid": 70 + number, "start_ticks": 700 + number, "boot_id": "boot-1"}]
+    ]
+    execution = nouns.execution(nouns.process(1), nouns.process(99), state="committed")
+    execution = type(execution).model_validate({**execution.model_dump(), "journal": journal})
+    levels = {1: 500.0, 2: 560.0, 3: 620.0}
+    readings = tuple(
+        nouns.throughput("baseline", 32, level, level * 1.01).model_copy(update={"boot": boot})
+        for boot, level in levels.items()
+    )
+    store.keep_readings("r-1", readings)
+    store.append(nouns.record("r-1", execution=execution, plan=made, readings=readings))
+
+    noise = store.noise("decode")
+
+    assert noise is not None
+    assert "3 boots of 1 configuration" in noise.basis
+    assert noise.boot_sd > 0.1
+    assert noise.run_sd < 0.03

@@ -84,6 +84,7 @@ def test_the_schema_beside_it_is_fresh(name: str) -> None:
         ("times:\n", "limits:\n  windows: [{opens: '09:00', closes: '17:00', zone: Mars}]\ntimes:\n", ["no time zone"]),
         ("times:\n", "limits:\n  windows: [{opens: 25h, closes: '17:00'}]\ntimes:\n", ["'limits.windows[0].opens'"]),
         ("times:\n", "limits:\n  budgets: {restarts: 1}\ntimes:\n", ["'limits.budgets.restarts'"]),
+        ("times:\n", "pairs: 2\ntimes:\n", ["need 7 restarts, and the budget is 4"]),
         ("times:\n", "limits:\n  knobs: {cuda-graph-max-bs: {hihg: 64}}\ntimes:\n", ["'high'"]),
         ("  - id: entry", "  - id: start", ["'start' is used twice"]),
         ("concurrency: [captured/2]", "concurrency: [capture]", ["'checks.aborts.concurrency[0]'"]),

@@ -1641,6 +1641,26 @@ def edit_script(books: Books, transaction: Transaction, step: Json) -> Json:
     return {"script_sha256": script.now}
 
 
+def restore_script(books: Books, transaction: Transaction, step: Json) -> Json:
+    """Give the script its old content for a while, to measure once more what was before; the transaction stays open."""
+    script, id_ = Script(books, transaction), step["id"]
+    if id_ in transaction.begun:
+        script.settle()
+    if script.now != script.old:
+        if script.now != script.new or Path(transaction.opened["asked"]).resolve() != script.path:
+            raise Refusal("stale", f"{script.path} changed.", moved="script", found=script.now)
+        if id_ not in transaction.begun:
+            books.note(transaction, "begun", by="agent", step=id_, undo="exchange", plain=False)
+        script.put(
+            script.old,
+            instead_of=script.new,
+            plain=lambda: books.note(transaction, "begun", by="agent", step=id_, undo="rename", plain=True),
+        )
+    elif id_ not in transaction.begun:
+        raise Refusal("stale", f"{script.path} already has the old content.", moved="script", found=script.now)
+    return {"script_sha256": script.now}
+
+
 def restart(books: Books, transaction: Transaction, step: Json) -> Json:
     """Restart the worker, or find that a call that died has done so already."""
     service, id_ = Service(books, transaction), step["id"]
@@ -1661,7 +1681,11 @@ def restart(books: Books, transaction: Transaction, step: Json) -> Json:
     return {**result, "unit": service.speaker.look()} if isinstance(service.speaker, Unit) else result
 
 
-ACTIONS: dict[str, Callable[[Books, Transaction, Json], Json]] = {"edit_script": edit_script, "restart": restart}
+ACTIONS: dict[str, Callable[[Books, Transaction, Json], Json]] = {
+    "edit_script": edit_script,
+    "restore_script": restore_script,
+    "restart": restart,
+}
 
 
 def expect(books: Books, transaction: Transaction, step: Json) -> None:
@@ -1908,15 +1932,26 @@ def check_plan(books: Books, request: Json, plan: Json) -> tuple[list[Json], byt
         raise Refusal("bad_request", f"no such action: {', '.join(sorted(unknown))}.")
     edits = [step for step in steps if step["action"] == "edit_script"]
     content = base64.b64decode(request.get("new_content") or "", validate=True)
-    if len(edits) > 1:
-        raise Refusal("bad_request", "a plan edits the script once.")
     if edits:
-        promised = {plan["new_script_sha256"], edits[0]["after"]["script_sha256"]}
+        promised = {plan["new_script_sha256"], *(step["after"]["script_sha256"] for step in edits)}
         if promised != {sha256(content)}:
             raise Refusal("foreign", "the new content is not the one that was approved.")
-        if edits[0]["before"].get("script_sha256") is None:
+        if None in (step["before"].get("script_sha256") for step in edits):
             raise Refusal("bad_request", "an edit names the content that it expects.")
+    check_two_contents([step for step in steps if step["action"] != "restart"])
     return steps, content
+
+
+def check_two_contents(swaps: Sequence[Json]) -> None:
+    """A plan knows two contents of the script, edits first, and may then go back and forth between the two."""
+    for before, swap in zip([None, *swaps], swaps, strict=False):
+        wanted = "edit_script" if before is None or before["action"] == "restore_script" else "restore_script"
+        known = before is None or (
+            swap["before"].get("script_sha256") == before["after"].get("script_sha256")
+            and swap["after"].get("script_sha256") == before["before"].get("script_sha256")
+        )
+        if swap["action"] != wanted or not known:
+            raise Refusal("bad_request", "a plan edits the script once, and then only goes back and forth.")
 
 
 def open_transaction(books: Books, request: Json) -> Json:
@@ -2083,7 +2118,7 @@ def step_once(books: Books, request: Json) -> Json:
         books.extend(transaction)
         raise
     books.note(transaction, "done", by="agent", step=id_, **result)
-    if step["action"] == "edit_script" and Script(books, transaction).beside:
+    if step["action"] != "restart" and Script(books, transaction).beside:
         Script(books, transaction).clear()
     books.extend(transaction)
     return {"already": False, "result": result, "execution": view(transaction)}
@@ -2109,6 +2144,8 @@ def commit(books: Books, request: Json) -> Json:
     needed = [step["id"] for step in transaction.opened["steps"] if not step.get("optional")]
     if missing := [id_ for id_ in needed if id_ not in transaction.done]:
         raise Refusal("incomplete", f"step {missing[0]!r} is not done.")
+    if unread := unread_swap(transaction):
+        raise Refusal("incomplete", f"nothing was started since step {unread!r}.")
     check_kept(books, transaction)
     lower_guards(books, transaction)
     # Once more, because the service manager may restart the worker by itself again from here on.
@@ -2117,6 +2154,17 @@ def commit(books: Books, request: Json) -> Json:
     Script(books, transaction).clear()
     books.disk.remove(books.folder / "spare")
     return {"already": False, "execution": view(transaction)}
+
+
+def unread_swap(transaction: Transaction) -> str | None:
+    """A step after the first start that gave the script another content, which no start has read yet."""
+    started, unread = False, None
+    for step in transaction.opened["steps"]:
+        if step["id"] in transaction.begun and step["action"] != "restart":
+            unread = step["id"] if started else None
+        elif step["id"] in transaction.done:
+            started, unread = True, None
+    return unread
 
 
 def check_kept(books: Books, transaction: Transaction) -> None:
