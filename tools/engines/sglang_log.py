@@ -110,6 +110,8 @@ class _Reader:
         self.starts = 0
 
     def take(self, line: bytes, number: int) -> None:
+        if line[:4].isdigit() or line[3:4] == b" ":
+            line = uncarried(line)
         if line.find(b"[20", 1) >= 0 or b"\r" in line or b"\x1b" in line:
             for fragment in fragments(line):
                 self._take(fragment, number)
