@@ -11,18 +11,15 @@ from typing import Final
 
 from tools.engines.facts import Log
 from tools.engines.figures import text
+from tools.engines.line_tables import any_of
 from tools.engines.log_lines import fragments, uncarried
 from tools.engines.vllm_lines import FAILURES, LOGGED, MARKS, PATTERNS, SPOKEN
 from tools.engines.vllm_start import YEAR, Start
 
-_MARKS: Final = (
-    b"GiB", b"GB", b"Engine 0", b"Engine ", b"tokens", b"args: ", b"Initializing", b"Capturing", b"took", b"Starting",
-    b"startup complete", b"rror", b"died", b"unrecognized", b"ambiguous", b"NCCL", b"collective", b"out of memory",
-    b"EngineCore", b"usage: ", b"version", b"already in use", b"SIGTERM", b"signal 15", b"shutdown", b"Shutting",
-    b"profiling is enabled",
-)  # fmt: skip
-"""Parts of lines that are worth a close look."""
-_TABLE: Final = tuple((name, mark, PATTERNS[name]) for name, mark in MARKS.items())
+_TRACES: Final = any_of({*MARKS.values(), *FAILURES.marks})
+"""Finds what a line has that is worth a close look."""
+_TABLE: Final = tuple((name, MARKS[name], PATTERNS[name]) for name in sorted(MARKS, key=lambda name: name != "serving"))
+"""The patterns; the one that a worker writes all day comes first."""
 
 
 def read_log(lines: Iterable[bytes], *, version: str | None = None, earlier: int = 0) -> Log:
@@ -31,7 +28,7 @@ def read_log(lines: Iterable[bytes], *, version: str | None = None, earlier: int
     before: deque[Start] = deque(maxlen=earlier)
     starts = count = 0
     for count, line in enumerate(lines, 1):
-        if (line[-6:] == b"200 OK" and b"INFO: " in line[:40]) or not _is_promising(line):
+        if (line[-6:] == b"200 OK" and line.find(b"INFO: ", 0, 110) >= 0) or _TRACES.search(line) is None:
             continue
         for fragment in fragments(line):
             at, says = _parted(fragment)
@@ -58,13 +55,6 @@ def read_log(lines: Iterable[bytes], *, version: str | None = None, earlier: int
         facts=None if start is None else start.facts(version),
         earlier=tuple(start.facts(version) for start in before),
     )
-
-
-def _is_promising(line: bytes) -> bool:
-    for mark in _MARKS:  # noqa: SIM110 - the loop takes half the time of any()
-        if mark in line:
-            return True
-    return False
 
 
 def _begins(name: str, start: Start | None) -> bool:
