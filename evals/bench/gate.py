@@ -1,25 +1,30 @@
 """How often the throughput gate errs, and what it costs, under stated noise: `python -m evals.bench.gate`.
 
 Every row simulates whole decisions: a baseline boot with its runs, a candidate boot with its own, more boots where the
-gate asks for them, and its verdict. Our rows are `policies.judge.judge` itself with the shipped policy or with the
-margin that is named; the others are what people use instead (`gates_of_others.py`). Noise is drawn as
+gate asks for them, and its verdict. Our rows are `policies.judge.judge` itself with the shipped policy's criterion, its
+second start and its pairs, or with what the row names instead; the others are what people use (`gates_of_others.py`).
+More boots come as in a run: the candidate a second time; then, in pairs, the old setting again, after which only a
+breach ends it, and the candidate after it. Noise is drawn as
 
     log(rate) = change + boot + drift + run
 
 with one boot effect a boot, shared by its concurrencies, a drift that walks from run to run, and run noise. "typical"
 is what we take a calm, warm machine to be (boots 1.5 %, runs 1.5 %, drift 0.4 % a run: an assumption). "H200" was
 measured: five boots of one configuration at 96 in flight, boots 2.6 %, runs 2.5 %; its drift of 0.8 % a run is assumed.
-Minutes count starts, warm-ups and runs, on both sides, as they were seen there (`trial.py`).
+"known" is what a worker's own history tells of it, where a boot's drift counts as its own; "prior" is the policy's.
+Minutes count starts, warm-ups and runs, on both sides, as they were seen there (`trial.py`); each restart is one of the
+minutes in which nobody is served.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import random
 from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from agent.domain import Criterion, Noise, Phase, Reading
 from evals.bench.gates_of_others import kayenta, mann_whitney, threshold
@@ -31,9 +36,15 @@ METRIC = "throughput_tokens_per_second"
 CHANGES = (0.0, -0.05, -0.08, -0.10, -0.15)
 """What the simulated change really does to throughput, as a share."""
 
-TWO_LOOKS, FIVE_LOOKS = 0.97, 0.983
+ONE_LOOK, TWO_LOOKS = 0.95, 0.97
 """Confidence of each look that leaves 5 % over all of them, where readings are looked at again after every boot that is
-added (Pocock, Biometrika 64, 1977, one-sided): looking twice at 95 % errs more often than one time in twenty."""
+added (Pocock, Biometrika 64, 1977, one-sided): looking twice at 95 % errs more often than one time in twenty. The
+shipped criterion asks for what leaves 5 % over all the looks that its pairs may take."""
+
+
+WIDE = "margin 10 %, second start, 97 %, prior"
+"""What a policy costs that asks for half as much: `bound: 0.9`, `confidence: 0.97`, no pairs."""
+Side = Literal["baseline", "candidate"]
 
 
 class Rates(NamedTuple):
@@ -54,7 +65,7 @@ def ours(
     *,
     runs: int = 3,
     concurrencies: int = 1,
-    pairs: int = 1,
+    pairs: int = 0,
     second: bool = False,
 ) -> Gate:
     """Our own judge with one criterion.
@@ -65,25 +76,28 @@ def ours(
         noise: What it takes the noise to be.
         runs: Runs at each concurrency in a boot.
         concurrencies: How many are measured.
-        pairs: Boots of both sides at most; more are started only while nothing is settled.
-        second: Start the candidate alone a second time where the first start did not settle it, as policy does.
+        pairs: How often both sides are started again at most; only while nothing is settled.
+        second: Start the candidate alone a second time where the first start did not settle it.
     """
 
     def decide(trial: Trial) -> str:
-        readings = [
-            *_readings(trial.boot("baseline"), "baseline", 1),
-            *_readings(trial.boot("candidate"), "candidate", 1),
-        ]
-        verdict = judge([criterion], readings, noise).decision
+        readings: list[Reading] = []
+        boots: Counter[Phase] = Counter()
+
+        def verdict_after(side: Side) -> str:
+            boots[side] += 1
+            readings.extend(_readings(trial.boot(side), side, boots[side]))
+            return judge([criterion], readings, noise).decision
+
+        verdict_after("baseline")
+        verdict = verdict_after("candidate")
         if verdict == "deferred" and second:
-            readings += _readings(trial.boot("candidate"), "candidate", 2)
-            verdict = judge([criterion], readings, noise).decision
-        for number in range(2, pairs + 1):
+            verdict = verdict_after("candidate")
+        for _ in range(pairs):
             if verdict != "deferred":
                 break
-            readings += _readings(trial.boot("baseline"), "baseline", number)
-            readings += _readings(trial.boot("candidate"), "candidate", number)
-            verdict = judge([criterion], readings, noise).decision
+            # With the old setting live there is nothing that could be kept.
+            verdict = "rolled_back" if verdict_after("baseline") == "rolled_back" else verdict_after("candidate")
         return verdict
 
     return Gate(name, runs, concurrencies, decide)
@@ -93,33 +107,40 @@ def gates(world: World) -> tuple[Gate, ...]:
     """The gates to compare in a world; those of ours that know their noise know this world's."""
     policy = load("decode")
     shipped = next(one for one in policy.criteria if one.metric == METRIC)
-    narrow = shipped.model_copy(update={"bound": 0.95})
-    known = Noise(boot_sd=world.boot_sd, run_sd=world.run_sd, basis="the noise that is drawn")
-    prior = policy.noise
+    check = policy.checks.throughput
+    second, most = policy.further_starts(compared=True)
 
     def at(confidence: float) -> Criterion:
-        return narrow.model_copy(update={"confidence": confidence})
+        return shipped.model_copy(update={"confidence": confidence})
 
+    def gate(name: str, noise: Noise, *, runs: int = check.count, pairs: int = most, concurrencies: int = 1) -> Gate:
+        return ours(name, shipped, noise, runs=runs, pairs=pairs, second=second, concurrencies=concurrencies)
+
+    known = known_noise(world, check.count)
     return (
         threshold(0.02),
         threshold(0.05),
         kayenta(),
         kayenta(allowed=0.95),
         mann_whitney(),
-        ours("ours, 5 % margin, noise known, one boot", narrow, known),
-        ours("ours, 5 %, known, second start", narrow, known, second=True),
-        ours("ours, 5 %, known, second start, at 97 %", at(TWO_LOOKS), known, second=True),
-        ours("ours, 5 %, known, a pair more", narrow, known, pairs=2),
-        ours("ours, 5 %, known, a pair more, at 97 %", at(TWO_LOOKS), known, pairs=2),
-        ours("ours, 5 %, known, up to 5 pairs, at 98.3 %", at(FIVE_LOOKS), known, pairs=5),
-        ours("the same, 9 runs in a boot", at(FIVE_LOOKS), known, pairs=5, runs=9),
-        ours("ours, 5 %, prior noise, second start", narrow, prior, second=True),
-        ours("ours, 5 %, prior, up to 5 pairs, at 98.3 %", at(FIVE_LOOKS), prior, pairs=5),
-        ours("ours, 10 % margin, noise known, one boot", shipped, known),
-        ours("ours, 10 %, known, second start", shipped, known, second=True),
-        ours("ours as shipped, prior, second start", shipped, prior, second=True),
-        ours("ours as shipped, at 2 concurrencies", shipped, prior, second=True, concurrencies=2),
+        ours("ours, one boot, at 95 %, known", at(ONE_LOOK), known),
+        ours("ours, second start, at 97 %, known", at(TWO_LOOKS), known, second=True),
+        gate("ours as shipped, known", known),
+        gate("ours as shipped, prior", policy.noise),
+        gate("ours as shipped, prior, 2 concurrencies", policy.noise, concurrencies=len(check.concurrency)),
+        *(gate(f"ours, {pairs} pairs, known", known, pairs=pairs) for pairs in (1, 2, 6, 8) if pairs != most),
+        *(
+            gate(f"ours, {pairs} pairs, {runs} runs in a boot, known", known_noise(world, runs), pairs=pairs, runs=runs)
+            for pairs, runs in ((most, 6), (most, 9), (6, 6))
+        ),
+        ours(WIDE, shipped.model_copy(update={"bound": 0.9, "confidence": TWO_LOOKS}), policy.noise, second=True),
     )
+
+
+def known_noise(world: World, runs: int) -> Noise:
+    """What the history of a worker in a world comes to say: its boots' means have drifted, which counts as theirs."""
+    drifted = sum(((runs - step) / runs) ** 2 for step in range(runs)) * world.drift_sd**2
+    return Noise(boot_sd=math.sqrt(world.boot_sd**2 + drifted), run_sd=world.run_sd, basis="the noise that is drawn")
 
 
 def rates(world: World, gate: Gate, change: float, decisions: int, seed: int) -> Rates:
