@@ -28,6 +28,8 @@ FOREIGN_SHARE = 0.01
 """Requests of others, as a share of ours, from which on a throughput measurement is discarded: it aims at 1 %."""
 
 
+RAMP_SECONDS = 0.02
+"""Between the beginnings of two sessions: some 100 prompts within two seconds, as after a router's restart."""
 LOOK_SECONDS = 0.5
 """Between two looks at the engine's counters: some ten decode steps of a busy large model, so that traffic shows."""
 
@@ -94,6 +96,7 @@ def run_check(
         "acts": list(check.acts) if check.acts else None,
         "storms": check.storms,
         "texts": check.texts,
+        "ramp": RAMP_SECONDS * max(check.concurrency),
         "pid": pid,
     }
     outcome = _measure(host, wish, limit_seconds, tell)

@@ -14,6 +14,12 @@ FEWEST_STORMS = 5
 RATE_KEPT = 0.8
 """Share of its rate that a worker has to have again after a storm. The median of three short bursts strays by some 4 %
 (bursts by 5.8 % on one H200), so that five looks fall below this by chance in one run of a thousand."""
+KV_KEPT = 0.01
+"""Share of the KV pool that may be in use at rest beyond what was before; at rest a sound worker uses next to none."""
+LATENCY_KEPT = 3.0
+"""As many times as long as before may a first token take at rest, and a fifth of a second more, which a busy machine
+explains."""
+LATENCY_SLACK_SECONDS = 0.2
 WARM = 0.2
 """Share of a soak after which caches are filled and what still grows is growth."""
 
@@ -68,7 +74,15 @@ def _lingers(first: Mapping[str, Any], rest: Mapping[str, Any]) -> str | None:
         return "a small burst failed"
     if first["rate"] and rest["rate"] < RATE_KEPT * first["rate"]:
         return f"a small burst ran at {rest['rate']:.0f} tokens/s where it ran at {first['rate']:.0f} before"
+    if (rest["kv_now"] or 0.0) > (first["kv_now"] or 0.0) + KV_KEPT:
+        return f"{rest['kv_now']:.1%} of the KV pool were in use at rest where {first['kv_now'] or 0.0:.1%} were before"
+    if _late(first["first_token"], rest["first_token"]):
+        return f"a first token took {rest['first_token']:.2f} s where it took {first['first_token']:.2f} s before"
     return None
+
+
+def _late(first: float | None, rest: float | None) -> bool:
+    return first is not None and rest is not None and rest > LATENCY_KEPT * first + LATENCY_SLACK_SECONDS
 
 
 def _leak(rests: Sequence[Mapping[str, Any]], check: Check, phase: Phase, source: str) -> tuple[Reading, ...]:
@@ -217,10 +231,10 @@ def _decay(result: Mapping[str, Any], phase: Phase, source: str, size: int) -> R
     blind = _incomparable(first) or next(filter(None, map(_unseen, later)), None)
     blind = blind or (None if later else "nobody looked at the worker once it was over")
     if blind is None and (reason := _lingers(first, later[-1])):
-        if not later[-1]["rate"] or later[-1]["settled_after"] is None:
+        lost = 1 - (later[-1]["rate"] or 0.0) / first["rate"]
+        if not later[-1]["rate"] or later[-1]["settled_after"] is None or lost < 1 - RATE_KEPT:
             blind = f"afterwards {reason}"
         else:
-            lost = 1 - later[-1]["rate"] / first["rate"]
             return _amount("rate_decay", phase, lost, "of the rate", len(result["windows"]), source, size, reason)
     if blind is not None:
         return nothing("rate_decay", phase, "of the rate", blind, source, size)

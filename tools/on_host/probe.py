@@ -8,7 +8,8 @@ four), then one `{"event": "result", ...}` or `{"event": "invalid", "why": ...}`
                  known, validated from the streamed chunks               turns, tokens (of a reply), padding (words),
                                                                          depths [tokens, ..], stop_at, acts [a, b],
                                                                          sequential {ok, bad, error, cap},
-                                                                         texts (long ones, of TEXT_TOKENS each)
+                                                                         texts (long ones, of TEXT_TOKENS each),
+                                                                         ramp (seconds until all have begun)
     throughput   bursts of C streams at once, after a warm-up round      concurrency [..], count (runs each), tokens,
                  that is discarded                                       words (of a prompt), raw, token_ids
     aborts       storms of streams that are cut off, then one canary     concurrency [..], count (streams a storm),
@@ -73,12 +74,16 @@ LAG_OF_GAP = 0.1
 """Latencies are invalid when the event loop's p99 lag exceeds this share of the median gap between chunks."""
 LAG_OF_BURST = 0.01
 """A rate is invalid when the lag at the end of a burst exceeds this share of it: that is how late the end was seen."""
+SENT_LATE_SECONDS = 0.01
+"""As much later than scheduled may a request of a burst be sent beside that share: writing 256 takes about as long."""
 BUSY_LIMIT = 0.5
 """A rate is invalid when the client itself used more than this share of a core: it may have been the bottleneck."""
 ATTEMPTS = 3
 """A burst that is invalid because of the client is repeated, but not for ever."""
 RATE_KEPT = 0.8
 """Share of its rate that a worker has to have again afterwards: the median of three short bursts strays by 4 %."""
+KV_KEPT = 0.01
+"""Share of the KV pool that may be in use at rest beyond what was before; at rest a sound worker uses next to none."""
 LOOK_STREAMS = 8
 """Most streams of a look at the worker at rest: a look that presses would bring about what it looks for, and call the
 worker after the crowd as good as before."""
@@ -1061,6 +1066,7 @@ class Sessions:
         self._running = 0
         self._texts = int(wish.get("texts") or 0)
         self._long: list[int] = []
+        self._ramp = float(wish.get("ramp", 0.0))
         self._enough = Sequential({}, 0)
 
     async def run(self, concurrency: Sequence[int], count: int) -> dict[str, Any]:
@@ -1112,14 +1118,19 @@ class Sessions:
         numbers = itertools.count()
         patience = max(8, 2 * at_once)
 
-        async def one_after_the_other() -> None:
+        async def one_after_the_other(number: int) -> None:
+            await self._wait_for_turn(number, at_once)
             while time.perf_counter() < over and self._tally.fruitless < patience and not self._client.silent:
                 await self._session(self._plant(next(numbers)))
 
-        await together(one_after_the_other() for _ in range(at_once))
+        await together(one_after_the_other(number) for number in range(at_once))
         if self._client.silent:
             return self._client.silent
         return f"the last {patience} requests all failed" if self._tally.fruitless >= patience else None
+
+    async def _wait_for_turn(self, number: int, at_once: int) -> None:
+        """Begin one after the other: prompts that all come at the same moment are a crowd, which is another check."""
+        await asyncio.sleep(min(self._ramp * number / at_once, self._client.left))
 
     def _settled(self) -> bool:
         return self._enough.over(self._tally.right + self._tally.bad, self._tally.bad)
@@ -1150,7 +1161,9 @@ class Sessions:
         stopped: list[str] = []
         patience = max(8, 2 * at_once)
 
-        async def one_after_the_other() -> None:
+        async def one_after_the_other(number: int) -> None:
+            if judged <= 0:
+                await self._wait_for_turn(number, at_once)
             while (session := self._next(waiting, total)) is not None:
                 if not self._client.left:
                     stopped.append("the time was up")
@@ -1175,7 +1188,7 @@ class Sessions:
         # A session that was in flight when the rest sufficed may take that back: then it goes on.
         while not stopped and not self._settled() and judged < self._tally.right + self._tally.bad:
             judged = self._tally.right + self._tally.bad
-            await together(one_after_the_other() for _ in range(min(at_once, len(numbers))))
+            await together(one_after_the_other(number) for number in range(min(at_once, len(numbers))))
         if not self._client.left:
             return "the time was up"
         return stopped[0] if stopped else None
@@ -1387,6 +1400,8 @@ class Throughput:
 def _client_at_fault(figures: dict[str, Any], wall: float) -> str | None:
     if figures["utilisation"] > BUSY_LIMIT:
         return f"the client used {figures['utilisation']:.0%} of its core, over {BUSY_LIMIT:.0%}"
+    if (figures["send_delay_p99"] or 0.0) > LAG_OF_BURST * wall + SENT_LATE_SECONDS:
+        return f"the client sent {figures['send_delay_p99'] * 1000:.0f} ms late in a burst of {wall:.2f} s"
     if figures["lag_at_end"] > LAG_OF_BURST * wall:
         return f"the client lagged {figures['lag_at_end'] * 1000:.0f} ms at the end of a burst of {wall:.2f} s"
     return None
@@ -1586,16 +1601,16 @@ class Rests:
                 break
             await asyncio.sleep(0.25)
         at["settled_after"] = None if counted else time.perf_counter() - begun
-        at["rate"] = await self._rate()
+        at["rate"], at["first_token"] = await self._speed()
         self.seen.append(at)
         return at
 
-    async def _rate(self) -> float | None:
-        """Tokens a second of three bursts, the median: a single short one strays."""
-        rates = []
+    async def _speed(self) -> tuple[float | None, float | None]:
+        """Tokens a second, and seconds to the first, of three bursts, the medians: a single short one strays."""
+        rates, firsts = [], []
         for _ in range(3):
             if not self._client.left or self._client.silent:
-                return None
+                return None, None
             replies = []
             for _ in range(self._size):
                 path, document = chat_load(self._client, prose(self._rng, 20), 24)
@@ -1605,29 +1620,31 @@ class Rests:
                 reply.send(self._client.timeout, self._client.left)
             await together(self._client.finish(reply) for reply in replies)
             if any(not reply.ok for reply in replies):
-                return None
+                return None, None
             rates.append(sum(reply.tokens for reply in replies) / (max(reply.ended for reply in replies) - start))
-        return sorted(rates)[1]
+            firsts.append(percentile([reply.first - reply.sent for reply in replies], 0.5) or 0.0)
+        return sorted(rates)[1], sorted(firsts)[1]
 
 
 def idle_figures(loads: bytes | None, metrics: bytes | None) -> dict[str, float | None]:
     """Requests running and waiting, and the share of the KV pool in use; None for each that the engine does not say.
 
-    SGLang's scheduler says it itself (`/v1/loads`); of vLLM there are gauges.
+    SGLang's scheduler says it itself (`/v1/loads`), and of the pool also what it is now (`kv_now`); of vLLM there are
+    gauges, which stay as they were for a while.
     """
     text = metrics or b""
     found: dict[str, float | None] = {
         "running": series(text, "num_requests_running"),
         "waiting": series(text, "num_requests_waiting"),
         "kv": series(text, "kv_cache_usage_perc"),
+        "kv_now": None,
     }
     with contextlib.suppress(ValueError, KeyError, TypeError, ZeroDivisionError):
         ranks = json.loads(loads or b"")["loads"]
         found["running"] = float(sum(rank["num_running_reqs"] for rank in ranks))
         found["waiting"] = float(sum(rank["num_waiting_reqs"] for rank in ranks))
-        found["kv"] = sum(rank["num_used_tokens"] for rank in ranks) / sum(
-            rank["max_total_num_tokens"] for rank in ranks
-        )
+        used = sum(rank["num_used_tokens"] for rank in ranks)
+        found["kv"] = found["kv_now"] = used / sum(rank["max_total_num_tokens"] for rank in ranks)
     return found
 
 
@@ -1747,6 +1764,9 @@ class Overload:
             return "a small burst afterwards failed"
         if first["rate"] and after["rate"] < RATE_KEPT * first["rate"]:
             return f"a small burst runs at {after['rate']:.0f} tokens/s where it ran at {first['rate']:.0f} before"
+        if (after["kv_now"] or 0.0) > (first["kv_now"] or 0.0) + KV_KEPT:
+            used = after["kv_now"]
+            return f"{used:.1%} of the KV pool are in use at rest where {first['kv_now'] or 0.0:.1%} were before"
         return None
 
 

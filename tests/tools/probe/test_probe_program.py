@@ -51,6 +51,16 @@ class TestAccuracy:
         assert latency["gap"]["n"] == 32 * 59
         assert latency["tokens_per_chunk"] == 1.0
 
+    def test_sessions_begin_one_after_the_other(self, serve, measure) -> None:
+        """Over a ramp of two seconds the eighth of eight sessions begins at seven eighths of it."""
+        served = serve(first=0.9)
+
+        result = measure(base_url=served.url, kind="sessions", concurrency=[8], count=8, ramp=2.0)
+
+        arrived = [stream["arrived"] for stream in served.seen()["streams"]]
+        assert result["sessions"]["n"] == 8
+        assert max(arrived) - min(arrived) > 1.7
+
     def test_the_engines_own_endpoint(self, serve, measure) -> None:
         """Raw generation counts the tokens of the last event, not its cumulative texts."""
         served = serve(gap=0.005)

@@ -356,7 +356,8 @@ class TestTheProbeItselfFails:
 
 def rest(**told: float | None) -> dict[str, float | None]:
     """A look at a worker at rest."""
-    return {"running": 0.0, "waiting": 0.0, "kv": 0.0, "settled_after": 0.1, "rate": 100.0, **told}
+    calm = {"running": 0.0, "waiting": 0.0, "kv": 0.0, "kv_now": 0.0, "settled_after": 0.1}
+    return {**calm, "rate": 100.0, "first_token": 0.05, **told}
 
 
 class TestWhatCannotBeCompared:
@@ -377,6 +378,33 @@ class TestWhatCannotBeCompared:
 
         assert readings["lingering_storms"].value is None
         assert readings["lingering_storms"].no_data
+
+    @pytest.mark.parametrize(
+        ("after", "said"),
+        [
+            ({"kv_now": 0.03}, "3.0% of the KV pool"),
+            ({"first_token": 0.6}, "a first token took 0.60 s"),
+            ({"rate": 70.0}, "ran at 70 tokens/s"),
+            ({"settled_after": None, "waiting": 4.0}, "0 requests ran and 4 waited"),
+        ],
+        ids=["pool", "latency", "rate", "queue"],
+    )
+    def test_what_has_to_be_again_as_it_was(self, after, said) -> None:
+        """Pool, first token, rate and queue at rest are each compared with before the first storm."""
+        result = {"event": "result", "storms": [], "rests": [rest(), rest(), rest(**after)], "stopped": None}
+
+        reading = ask(told(result), "http://127.0.0.1:1", check_of("aborts"))["lingering_storms"]
+
+        assert (reading.n, reading.bad) == (2, 1)
+        assert said in reading.detail
+
+    def test_a_gauge_of_the_pool_may_be_old(self) -> None:
+        """Where only a gauge tells the use of the pool it is no sign by itself: it stays as it was for a while."""
+        result = {"event": "result", "storms": [], "rests": [rest(kv_now=None), rest(kv=0.3, kv_now=None)]}
+
+        reading = ask(told({**result, "stopped": None}), "http://127.0.0.1:1", check_of("aborts"))["lingering_storms"]
+
+        assert reading.bad == 0
 
     def test_an_overload_of_a_worker_that_nobody_knew(self) -> None:
         """What it ran at before is missing: that it answers afterwards proves nothing."""
@@ -500,7 +528,7 @@ class TestSequentialSessions:
 
     def test_it_ends_at_the_second_bad_one(self, serve, host) -> None:
         """Nothing is gained by sending on when it is decided, and what was in flight still counts."""
-        reading = self._ask(host, serve(fault="other_fact", every=5).url)
+        reading = self._ask(host, serve(fault="other_fact", every=5, first=0.4).url)
 
         assert reading.bad is not None
         assert 2 <= reading.bad <= 8
