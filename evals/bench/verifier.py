@@ -1,6 +1,6 @@
 """Changes that are known to be bad or good, carried by the real graph: `python -m evals.bench.verifier`.
 
-    python -m evals.bench.verifier [--quick] [--only NAME] [--resume FILE] [--soak SECONDS]
+    python -m evals.bench.verifier [--quick | --part NUMBER] [--only NAME] [--resume FILE] [--soak SECONDS]
 
 The cases are in `verifier.yaml`: what is asked, what is wrong with the worker, seed, noise and the shipped policy. Each
 is carried on a ground of campaigns, where the worker runs on virtual time, from the request to the record. The table
@@ -40,6 +40,8 @@ UP = 20.0
 """Seconds that the worker has for its first start; it takes two."""
 HURRY = 35.0
 """How many times as fast as in life the worker starts; from then on it works at life's pace."""
+PARTS = 20
+"""Parts that the short cases come in, so that each takes less than a minute."""
 WATCH = 300.0
 """Seconds of the wall after which the host takes a change back by itself: nothing is renewed while a load is computed,
 and ten minutes of life may take a busy machine a minute."""
@@ -110,6 +112,16 @@ def quick() -> list[Case]:
     """The few that show that it works."""
     wanted = _document()["quick"]
     return [case for case in cases() if case.name in wanted]
+
+
+def part(number: int) -> list[Case]:
+    """Two or three bad changes and a good one that take seconds each, others for each of `PARTS` numbers.
+
+    Args:
+        number: Which; counted round.
+    """
+    short = [case for case in cases() if case.law == "practice" and case.service != "deaf" and not case.beyond]
+    return [case for kind in (False, True) for case in [c for c in short if c.good is kind][number % PARTS :: PARTS]]
 
 
 def _document() -> dict[str, Any]:
@@ -234,11 +246,12 @@ def main(argv: Sequence[str]) -> int:
     """The command line; returns the exit status."""
     words = argparse.ArgumentParser(prog="verifier")
     words.add_argument("--quick", action="store_true", help="six bad changes and three good ones")
+    words.add_argument("--part", type=int, help=f"a few of them, others for each number up to {PARTS - 1}")
     words.add_argument("--only", action="append", default=[], help="a case by its name; may be repeated")
     words.add_argument("--resume", type=Path, help="file of results to go on from")
     words.add_argument("--soak", type=float, default=180.0, help="seconds of life that a soak lasts")
     said = words.parse_args(argv)
-    chosen = quick() if said.quick else cases()
+    chosen = quick() if said.quick else cases() if said.part is None else part(said.part)
     chosen = [case for case in chosen if not said.only or case.name in said.only]
     known = {one.name: one for one in _known(said.resume)}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
