@@ -209,6 +209,7 @@ def _worker(
         entry=(worker.entry or worker.control).rstrip("/"),
         load=worker.load,
         partners=() if worker.role == "whole" else tuple(peer.rstrip("/") for peer in worker.peers),
+        benchmark=worker.benchmark,
         service=_service(worker),
         knobs=catalogue,
         version=worker.version,

@@ -113,6 +113,10 @@ class WorkerSettings(Noun):
     """Other workers that serve the same entry: the other side of a pair, or replicas behind a router."""
     policy: str = "decode"
     """A policy's name, or the path of a policy file."""
+    benchmark: tuple[str, ...] = ()
+    """A command of your own that measures throughput instead of Prudent's bursts, run on the worker's machine once for
+    each concurrency and run. `{concurrency}`, `{seed}` and `{base_url}` in it stand for what is asked, and `{output}`
+    for the file that it has to write: one result as vLLM's or SGLang's `bench_serving` writes it."""
     plan: str | None = None
     """The performance plan document that decisions are recorded in."""
     directory: str = DIRECTORY
@@ -266,6 +270,12 @@ def _possible(path: Path, text: str, name: str, worker: WorkerSettings) -> None:
             f"{at('log')}: 'workers.{name}.log' is {JOURNAL!r}, and its service is no unit of systemd.",
             'Name the log file, or set service.kind = "systemd" and service.unit.',
         )
+    for place in ("{concurrency}", "{output}"):
+        if worker.benchmark and not any(place in word for word in worker.benchmark):
+            raise BadSettings(
+                f"{at('benchmark')}: 'workers.{name}.benchmark' is not told {place}.",
+                f"Hand {place} to it as an argument: without it, what it measures could not be used.",
+            )
     if worker.role != "whole" and worker.entry is None:
         raise BadSettings(
             f"{at('role')}: 'workers.{name}' is the {worker.role} side of a pair and has no entry.",

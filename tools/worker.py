@@ -23,7 +23,7 @@ from agent.errors import (
     UnreadableScript,
     WorkerDown,
 )
-from tools import probe
+from tools import own_benchmark, probe
 from tools.engines.asking import ask
 from tools.engines.catalogue import canonical, spellings
 from tools.engines.contract import Remark, check_contract
@@ -213,6 +213,7 @@ class Worker:
         entry: Where its users send requests.
         load: Where load for a measurement is sent; None: to the worker itself.
         partners: Workers that cannot serve without this one, nor it without them: the other side of a pair.
+        benchmark: A command of the team's that measures throughput instead of our bursts; empty: none.
         service: What restarts it.
         knobs: The engine's catalogue.
         version: The engine's version, where the settings say it.
@@ -238,6 +239,7 @@ class Worker:
         help_texts: HelpTexts | None = None,
         load: str | None = None,
         partners: Sequence[str] = (),
+        benchmark: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -247,6 +249,7 @@ class Worker:
         self.entry = entry
         self.load = load or control
         self.partners = tuple(partners)
+        self.benchmark = tuple(benchmark)
         entered = urlsplit(entry)
         self.writer = Writer(host, name, script, service, ports=(self._port, *filter(None, (entered.port,))))
         self.log = log_of(host, log, service)
@@ -620,6 +623,18 @@ class Worker:
         Where the change acts at some batch sizes only, what the client saw decoding at once is held against what the
         engine's log says: the smaller part counts, at its lower end.
         """
+        if check.name == "throughput" and self.benchmark:
+            return own_benchmark.throughput(
+                self.host,
+                self.benchmark,
+                base_url=self.load,
+                check=check,
+                phase=phase,
+                seed=seed,
+                limit_seconds=limit_seconds,
+                clock=self._clock,
+                tell=tell,
+            )
         mark = self.log.mark() if check.acts is not None else None
         readings = probe.run_check(
             self.host,

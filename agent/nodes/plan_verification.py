@@ -72,7 +72,7 @@ def _plan_verification(state: RunState, parts: Parts, tell: Tell) -> Command[Lit
         checks=checks,
         criteria=criteria,
         policy=parts.policy.label,
-        traffic=Traffic(live_requests=live, loses=_loses(live, forecast, steps, parts), load=_load(checks)),
+        traffic=Traffic(live_requests=live, loses=_loses(live, forecast, steps, parts), load=_load(checks, parts)),
         watchdog_seconds=parts.policy.times.watchdog_seconds(last_start),
         approve_within_seconds=parts.policy.approve_within_seconds,
     )
@@ -249,13 +249,13 @@ def _beside(parts: Parts) -> str:
     )
 
 
-def _load(checks: Sequence[Check]) -> str:
+def _load(checks: Sequence[Check], parts: Parts) -> str:
     sent = []
     for check in checks:
         at = "/".join(str(number) for number in check.concurrency)
         what = {
             "sessions": "tool-call sessions",
-            "throughput": "runs",
+            "throughput": f"runs of {parts.settings.benchmark[0]}" if parts.settings.benchmark else "runs",
             "aborts": "streams in each abort storm",
             "overload": "times more than the worker runs,",
             "soak": f"s of load ({check.count} sessions),",
