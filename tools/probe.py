@@ -58,6 +58,7 @@ def run_check(
     tell: Tell,
     stall: Stall = STALL,
     pid: int | None = None,
+    captured: bool = False,
 ) -> tuple[Reading, ...]:
     """Run one check from the worker's host and return its readings.
 
@@ -72,6 +73,8 @@ def run_check(
         tell: Is told about the progress a few times a second.
         stall: When a worker counts as wedged after a storm.
         pid: The worker's main process, whose memory a soak watches; None: it is not watched.
+        captured: The engine says that it has graphs for all batches at which the change acts; passes that it counts as
+            eager all the same are no exposure to them.
 
     Returns:
         `sessions`: corrupted_sessions (share) and failed_requests (share). `throughput`: one
@@ -101,7 +104,7 @@ def run_check(
     }
     outcome = _measure(host, wish, limit_seconds, tell)
     if check.name == "sessions":
-        return _sessions(outcome, check, phase)
+        return _sessions(outcome, check, phase, captured=captured)
     if check.name == "throughput":
         return _throughput(outcome, check, phase)
     if check.name == "overload":
@@ -208,7 +211,7 @@ def _progress(event: Mapping[str, Any]) -> tuple[str, float | None]:
     return f"{done} of {total} bursts, the last with {event['concurrency']} streams", share
 
 
-def _sessions(outcome: Outcome, check: Check, phase: Phase) -> tuple[Reading, ...]:
+def _sessions(outcome: Outcome, check: Check, phase: Phase, *, captured: bool) -> tuple[Reading, ...]:
     source = "probe: tool-call sessions with known answers"
     widest = max(check.concurrency)
     result, why_not = outcome
@@ -244,6 +247,7 @@ def _sessions(outcome: Outcome, check: Check, phase: Phase) -> tuple[Reading, ..
         reasons = [reason for reason in (result["stopped"], failed.detail or failed.no_data) if reason]
         why = f"no session could be judged: {'; '.join(reasons)}"
         return nothing("corrupted_sessions", phase, "share", why, source, widest), failed
+    exposure, counted = _exposed(result, check, captured=captured)
     corrupted = Reading(
         metric="corrupted_sessions",
         phase=phase,
@@ -252,11 +256,27 @@ def _sessions(outcome: Outcome, check: Check, phase: Phase) -> tuple[Reading, ..
         n=tally["n"],
         bad=tally["bad"],
         concurrency=widest,
-        exposure=result["exposure"],
+        exposure=exposure,
         source=source,
-        detail=detail,
+        detail=detail + counted,
     )
     return corrupted, failed
+
+
+def _exposed(result: Mapping[str, Any], check: Check, *, captured: bool) -> tuple[float | None, str]:
+    """The share of tokens from where the change acts, and what the engine's counter of passes says of it.
+
+    Where all those batches are captured, an eager pass was not one of the graphs that the change brought. How many
+    tokens it made is not counted; at the most as many as the largest batch, and so many are taken off.
+    """
+    exposure, passes = result["exposure"], result["passes"]
+    if passes is None or not (total := passes["eager"] + passes["captured"]):
+        return exposure, ""
+    said = f"; {passes['captured'] / total:.0%} of its {total:.0f} decode passes were replayed from graphs"
+    if exposure is None or check.acts is None or not captured or not result["decoded"]:
+        return exposure, said
+    eager = passes["eager"] * check.acts[1] / result["decoded"]
+    return max(0.0, exposure - eager), said
 
 
 def _exposure(in_flight: Mapping[str, Any]) -> str:

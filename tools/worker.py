@@ -636,6 +636,8 @@ class Worker:
                 tell=tell,
             )
         mark = self.log.mark() if check.acts is not None else None
+        facts = self.facts() if check.acts is not None else None
+        decode = facts.capture("decode") if facts is not None else None
         readings = probe.run_check(
             self.host,
             base_url=self.load,
@@ -647,6 +649,7 @@ class Worker:
             tell=tell,
             stall=stall,
             pid=self._main_pid() if check.name == "soak" else None,
+            captured=decode is not None and check.acts is not None and max(decode.sizes, default=0) >= check.acts[1],
         )
         if check.acts is None or mark is None:
             return readings

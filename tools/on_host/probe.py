@@ -1073,6 +1073,7 @@ class Sessions:
         """Run `count` sessions, an equal part at each concurrency; where a test is given, as many as settle it."""
         self._enough = Sequential(self._wish, count)
         stopped = None
+        before = passes_made(await self._client.ask_engine("/metrics"))
         with Meter() as meter:
             for index, at_once in enumerate(concurrency):
                 numbers = range(index, self._enough.cap, len(concurrency))
@@ -1099,6 +1100,8 @@ class Sessions:
             ],
             "texts": {"asked": self._texts if asked_for_texts else 0, "long": len(self._long)},
             "exposure": self._client.load.share_between(*self._acts) if self._acts else None,
+            "passes": _passes_between(before, passes_made(await self._client.ask_engine("/metrics"))),
+            "decoded": sum(self._client.load.tokens),
             "requests": self._client.failures(),
             "in_flight": self._client.load.report(),
             "latency": self._client.latency(self._client.replies),
@@ -2011,6 +2014,29 @@ def tokens_made(metrics: bytes | None) -> float | None:
     known = [series(metrics, name) for name in ("generation_tokens_total", "realtime_tokens_total")]
     found = [value for value in known if value is not None]
     return sum(found) if found else None
+
+
+def passes_made(metrics: bytes | None) -> dict[str, float] | None:
+    """Decode passes so far, those replayed from a graph and eager ones, by SGLang's counter; None: it has none."""
+    found = {
+        mode: float(value)
+        for metric, labels, value in SERIES.findall((metrics or b"").decode("utf-8", "replace"))
+        if metric == "cuda_graph_passes_total" and not re.search(r'tp_rank="[1-9]', labels)
+        for mode in re.findall(r'mode="(decode_\w+)"', labels)
+    }
+    if not found:
+        return None
+    return {
+        "eager": found.get("decode_none", 0.0),
+        "captured": math.fsum(found.values()) - found.get("decode_none", 0.0),
+    }
+
+
+def _passes_between(before: dict[str, float] | None, after: dict[str, float] | None) -> dict[str, float] | None:
+    """Passes of each kind in between; None: it was not counted, or was counted from nought again."""
+    if before is None or after is None or any(after[kind] < before[kind] for kind in before):
+        return None
+    return {kind: after[kind] - before[kind] for kind in before}
 
 
 def loads_of(body: bytes | None) -> int | None:

@@ -445,6 +445,42 @@ def soak_of(**more: object) -> dict[str, object]:
     }
 
 
+class TestWhatThePassesSay:
+    @pytest.mark.parametrize(
+        ("passes", "captured", "exposure"),
+        [
+            ({"eager": 0.0, "captured": 100.0}, True, 0.9),
+            ({"eager": 50.0, "captured": 50.0}, True, 0.4),
+            ({"eager": 100.0, "captured": 0.0}, True, 0.0),
+            ({"eager": 50.0, "captured": 50.0}, False, 0.9),
+            (None, True, 0.9),
+        ],
+        ids=["all replayed", "half of them eager", "none replayed", "where eager is the change", "no counter"],
+    )
+    def test_eager_passes_are_no_exposure_to_graphs(self, passes, captured, exposure) -> None:
+        """A worker that says it has the graphs and does not use them has not been tried with them."""
+        result = {
+            "event": "result",
+            "sessions": {"planned": 100, "n": 100, "bad": 0, "failed": 0, "kinds": {}},
+            "depths": [{"tokens": 0, "n": 100, "bad": 0}],
+            "texts": {"asked": 0, "long": 0},
+            "exposure": 0.9,
+            "passes": passes,
+            "decoded": 9600,
+            "requests": {"n": 300, "bad": 0, "first": None},
+            "in_flight": {"peak": 96, "mean": 77.0, "tokens_above": {}},
+            "stopped": None,
+        }
+        check = check_of("sessions").model_copy(update={"acts": (32, 96)})
+
+        readings = run_check(
+            told(result), base_url="http://x:1", check=check, phase="candidate", seed=1, limit_seconds=5,
+            tell=lambda _, __: None, captured=captured,
+        )  # fmt: skip
+
+        assert readings[0].exposure == pytest.approx(exposure)
+
+
 class TestWhatASoakSees:
     def _ask(self, **more: object) -> dict[str, Reading]:
         check = check_of("soak").model_copy(update={"seconds": 60.0})
