@@ -23,11 +23,11 @@ $(READY): requirements.lock pyproject.toml
 demo: $(READY)  ## both seed stories on the practice ground, in under two minutes
 	@$(BIN)/python -m evals.demo
 
-# Tests of hosts wait most of their time, and campaigns count on a clock of their own: those two go side by side. What
-# measures speed has the machine to itself.
+# Tests of hosts wait most of their time, and the others beside them have no opinion about speed: those two go side by
+# side. What measures speed has the machine to itself.
 WAITING := tests/hosts
-COUNTING := tests/evals/campaigns tests/memory tests/policies
-ALONE := tests/agent tests/evals/bench tests/evals/lab tests/tools tests/test_packaging.py
+COUNTING := tests/evals/campaigns tests/memory tests/policies tests/tools/test_*.py tests/tools/engines tests/tools/serve_script
+ALONE := tests/agent tests/evals/bench tests/evals/lab tests/tools/probe tests/test_packaging.py
 
 test: $(READY)  ## every test, the slow and the real ones included
 	@other=$$(mktemp); trap 'rm -f $$other' EXIT; \
