@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -122,8 +124,58 @@ def test_a_child_of_the_old_worker_that_lives_on_is_named(site) -> None:
     assert execution.state == "undone"
     assert site.process().argv == OLD_RUNS
     assert len(execution.journal[-1].detail["leftovers"]) >= 1
+    left = [one.says for one in site.writer.observe(leftovers=True).leftovers if one.kind == "earlier"]
+    assert [
+        f"pid {pid} (sleep) is left over from before an earlier restart" for pid in sorted(running(child))[:-1]
+    ] == left
+    writer.release(token)
+    site.before, restarts = site.process(), site.restarts
+    token = writer.lease("r-2", 60).token
+    plan = site.plan(new=new, run="r-2")
+    writer.open(token, "r-2", plan, site.approval(plan), new, now=site.approval(plan).at)
+    writer.step(token, "r-2", "edit")
+    with pytest.raises(HelperRefused, match="a start would fail: pid"):
+        writer.step(token, "r-2", "restart")
+    assert site.restarts == restarts, "it is named before the worker is stopped for it"
+    assert writer.undo(token, "r-2").state == "undone"
     for pid in running(child):
         os.kill(pid, signal.SIGKILL)
+    assert site.writer.observe(leftovers=True).leftovers == ()
+
+
+def test_an_older_worker_that_would_not_die_is_named_before_the_start(site) -> None:
+    """The service lost sight of it: the same program for the same port is one, and a client of that port is none."""
+    port = free_port()
+    words = ["-c", "import time; time.sleep(600)", "serve", "--port", str(port)]
+    python = sys.executable
+    old = subprocess.Popen([python, *words, "--level", "16"])
+    client = subprocess.Popen([python, "-c", "import time; time.sleep(600)", "bench", "--port", str(port)])
+    beside = subprocess.Popen([python, *words[:-1], str(port + 1)])
+    try:
+        until(lambda: all(Path(f"/proc/{one.pid}/cmdline").read_bytes() for one in (old, client, beside)))
+        time.sleep(0.05)
+        line = " ".join(shlex.quote(word) for word in (python, *words))
+        site.script.write_text(f"#!/bin/bash\nexport LEVEL=32\nexec {line} --level 32\n")
+        site.serve("restart")
+        writer = type(site.writer)(site.host, "decode", str(site.script), site.service, ports=(port,), timeout=60)
+        until(lambda: (main := writer.main()) and main.argv[:1] == (python,))
+        told = f"pid {old.pid} (python) runs the worker's program for port {port}, and is not the service's"
+        (found,) = writer.observe(leftovers=True).leftovers
+        assert found.kind == "earlier"
+        assert re.sub(r"\(.*?\)", "(python)", found.says) == told
+        site.writer, site.before = writer, writer.main()
+        new = site.script.read_bytes().replace(b"32", b"96")
+        token, plan = writer.lease("r-1", 60).token, site.plan(new=new)
+        writer.open(token, "r-1", plan, site.approval(plan), new, now=site.approval(plan).at)
+        writer.step(token, "r-1", "edit")
+        with pytest.raises(HelperRefused, match=rf"a start would fail: pid {old.pid} "):
+            writer.step(token, "r-1", "restart")
+        assert writer.undo(token, "r-1").state == "undone"
+        assert writer.main().identity == site.before.identity
+    finally:
+        for process in (old, client, beside):
+            process.kill()
+            process.wait()
 
 
 def test_a_stranger_on_the_port_stops_a_restart_before_it_stops_the_worker(site) -> None:

@@ -1129,27 +1129,61 @@ def speaker_of(spec: Mapping[str, Any]) -> Commands | Unit:
 # ------------------------------------------------------------------------------------------------ leftovers
 
 
-def strays(speaker: Commands | Unit, main: int, ports: Sequence[int]) -> list[Json]:
+def former(saved: Path) -> list[Identity]:
+    """Who were the worker's processes just before restarts of ours, as these wrote them down."""
+    found: set[Identity] = set()
+    for path in saved.glob("*/commands/*"):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            for boot, pid, ticks in filter(None, json.loads(path.read_bytes())["family"]):
+                found.add((str(boot), int(pid), int(ticks)))
+    return sorted(found)
+
+
+def started_for(pid: int, port: int) -> tuple[str, ...]:
+    """The words before the first flag of a process that was told to use a port; empty: it was not."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+    except OSError:
+        return ()
+    told = any(
+        word == f"--port={port}" or (word == "--port" and words[at + 1 : at + 2] == [str(port)])
+        for at, word in enumerate(words)
+    )
+    first = next((at for at, word in enumerate(words) if word.startswith("--")), len(words))
+    return tuple(words[:first]) if told else ()
+
+
+def strays(speaker: Commands | Unit, main: int, ports: Sequence[int], saved: Path) -> list[Json]:
     """What an earlier life of the worker left behind, or what stands in the place of the next one.
 
-    `earlier`: in the unit's control group, older than the main process or without one. `port`: holds the worker's port
-    and is none of the worker's processes.
+    `earlier`: older than the main process, or without one, and either in the unit's control group, or one of the
+    worker's processes from before a restart of ours, or the worker's own program on the worker's own port. `port`:
+    holds the worker's port and is none of the worker's processes.
     """
     kin, members = kin_of(main) if main else set(), speaker.members()
     own = kin | set(members)
     since = identity_of(main)
+    why = {
+        identity[1]: "is left over from before an earlier restart" for identity in former(saved) if is_alive(identity)
+    }
+    for port in ports[:1]:
+        programs = {program for pid in kin if (program := started_for(pid, port))}
+        told = f"runs the worker's program for port {port}, and is not the service's"
+        why |= {pid: told for pid in (pids() if programs else ()) if started_for(pid, port) in programs}
+    why |= dict.fromkeys(members, "is left over in the unit's control group")
     found: list[Json] = []
-    for pid in members:
+    for pid in sorted(why):
         identity = identity_of(pid)
         if identity and pid not in kin and (since is None or identity[2] < since[2]):
-            why = "is left over in the unit's control group"
-            found.append({"kind": "earlier", "identity": identity, "says": f"{called(pid)} {why}"})
+            found.append({"kind": "earlier", "identity": identity, "says": f"{called(pid)} {why[pid]}"})
+    known = {stray["identity"][1] for stray in found}
     for port in ports[:1]:
         held = listeners(port)
         if held and not own & set(held):
             found += [
                 {"kind": "port", "identity": identity_of(pid), "says": f"{called(pid)} holds port {port}"}
                 for pid in held
+                if pid not in known
             ]
     return found
 
@@ -1221,7 +1255,7 @@ class Service:
             Refusal: `leftovers`: something that is not ours to end.
         """
         ended = [load["says"] for load in loads(self.directory, self.ports) if end(load["identity"])]
-        found = strays(self.speaker, self.speaker.pid(), self.ports)
+        found = strays(self.speaker, self.speaker.pid(), self.ports, self.folder.parent.parent)
         if found:
             raise Refusal("leftovers", f"a start would fail: {'; '.join(stray['says'] for stray in found)}.")
         return ended
@@ -1735,13 +1769,14 @@ def take_back(books: Books, transaction: Transaction, *, by: str) -> None:
             earlier = service.launched("undo")
             leftovers = service.survivors(earlier, int(process["pid"])) if earlier else []
         lower_guards(books, transaction)
+        # Before the end is written down, because nobody looks at an ended transaction again.
+        script.clear()
     except (Refusal, OSError) as error:
         kind = error.kind if isinstance(error, Refusal) and error.kind == "foreign_edit" else "undo_failed"
         books.note(transaction, "undo_failed", by=by, kind=kind, says=str(error))
         raise Refusal(kind, str(error)) from error
     detail: Json = {"restored": touched, "restarted": restarted, "process": process, "script_sha256": script.now}
     books.note(transaction, "undone", by=by, **detail, leftovers=leftovers)
-    script.clear()
 
 
 def put_back(books: Books, transaction: Transaction, *, by: str) -> bool:
@@ -1880,7 +1915,8 @@ def observe(books: Books, request: Json) -> Json:
     with contextlib.suppress(Refusal):
         answer["unit"] = speaker.look() if speaker else None
         if speaker and request.get("leftovers"):
-            found = [*strays(speaker, main, ports), *loads(books.directory, ports), *gpu_users(speaker, main)]
+            left = strays(speaker, main, ports, books.folder / "saved")
+            found = [*left, *loads(books.directory, ports), *gpu_users(speaker, main)]
             answer["leftovers"] = [{"kind": one["kind"], "says": one["says"]} for one in found]
     answer["execution"] = view(books.journal.last)
     answer["lease"] = books.lease_view()
@@ -2138,7 +2174,6 @@ def commit(books: Books, request: Json) -> Json:
     known = books.journal.transactions.get(name_of(request, "transaction"))
     if known is not None and known.state == "committed":
         check_token(books, request, alive=False)
-        Script(books, known).clear()
         return {"already": True, "execution": view(known)}
     transaction = check_open(books, request)
     needed = [step["id"] for step in transaction.opened["steps"] if not step.get("optional")]
@@ -2150,8 +2185,8 @@ def commit(books: Books, request: Json) -> Json:
     lower_guards(books, transaction)
     # Once more, because the service manager may restart the worker by itself again from here on.
     check_kept(books, transaction)
-    books.note(transaction, "committed", by="agent")
     Script(books, transaction).clear()
+    books.note(transaction, "committed", by="agent")
     books.disk.remove(books.folder / "spare")
     return {"already": False, "execution": view(transaction)}
 
@@ -2211,6 +2246,8 @@ def abandon(books: Books, request: Json) -> Json:
     # A person decides; a manager that does not answer must not keep the worker from being free again.
     with contextlib.suppress(Refusal, OSError):
         lower_guards(books, transaction)
+    with contextlib.suppress(OSError):
+        Script(books, transaction).clear()
     books.note(transaction, "abandoned", by="person", says=f"abandoned by {by}: {reason}")
     return {"execution": view(transaction)}
 
@@ -2322,7 +2359,8 @@ def unit_here(unit: Unit, script: Path) -> list[Json]:
         "no_systemd": "See that the manager runs; for a user's own: loginctl enable-linger USER.",
         "no_unit": "Correct unit and scope of the worker's service in prudent.toml.",
         "masked": f"Unmask it with: systemctl unmask {unit.name}",
-        "not_controllable": 'Log in as root, use become = "sudo", or run the worker as a user unit.',
+        "not_controllable": 'Log in as root, use become = "sudo", let a rule of polkit allow '
+        "org.freedesktop.systemd1.manage-units for this unit, or run the worker as a user unit.",
         "unit_changed": "Read what changed, then: systemctl daemon-reload, and restart the worker by hand.",
     }
     found = []
@@ -2331,12 +2369,13 @@ def unit_here(unit: Unit, script: Path) -> list[Json]:
         there = f"unit {unit.name} of {unit.manager} is {shown['ActiveState']} ({shown['SubState']})"
         found.append(ability("unit", True, there))
         allowed, _ = unit.standing(shown)
-        if allowed is not None:
+        if allowed is not None or shown.get("ActiveState") == "active":
             unit.check(script)
+            allowed = True
     except Refusal as refusal:
         name = "restart" if found else "unit"
         return [*found, ability(name, False, str(refusal), remedies.get(refusal.kind, ""))]
-    asked = f"whether {login()} may restart it is for polkit to say, when a change is opened and before its edit"
+    asked = f"whether {login()} may restart it is for polkit to say, once it runs"
     says = f"{login()} may restart it" if allowed else asked
     found.append(ability("restart", allowed, says, remedies["not_controllable"]))
     base = Path("/run") if unit.scope == "system" else runtime_folder()
