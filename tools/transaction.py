@@ -34,6 +34,11 @@ from agent.errors import (
 from tools.host import Host
 from tools.service import ServiceSpec, spoken
 
+QUESTIONS = frozenset({"observe", "status", "doctor"})
+"""Verbs that may be asked again: whatever became of the first time, the worker and its books are as they were."""
+PAUSES_SECONDS = (1.0, 3.0)
+"""Before a question that found no answer is asked a second and a third time: a link that was reset is back by then,
+and one that is not is down."""
 TICKS_PER_SECOND = 100.0
 """USER_HZ, in which /proc/PID/stat counts: 100 on every architecture that Linux runs GPUs on (asm/param.h)."""
 HELPER = Path(__file__).with_name("on_host") / "transaction.py"
@@ -54,7 +59,8 @@ REFUSALS: Mapping[str, tuple[type[Refused], str]] = {
     "no_systemd": (ServiceUnusable, "See what prudent doctor says; nothing was begun."),
     "not_controllable": (
         ServiceUnusable,
-        'Log in as root, let become = "sudo" in prudent.toml, or run the worker as a user unit.',
+        'Log in as root, let become = "sudo" in prudent.toml, let a rule of polkit allow '
+        "org.freedesktop.systemd1.manage-units for this unit, or run the worker as a user unit.",
     ),
     "unit_changed": (
         StaleState,
@@ -195,7 +201,7 @@ class Writer:
     """One worker, as the sole writer on its host sees it.
 
     No change is ever sent twice from here. After `NoAnswer` the caller takes a fresh lease, which fences off whatever
-    is still on its way, and asks `status`.
+    is still on its way, and asks `status`. A question is asked up to three times within the time that one may take.
 
     Args:
         host: The worker's machine.
@@ -204,7 +210,8 @@ class Writer:
         service: What restarts the worker.
         ports: Local TCP ports of the worker: where it listens, then where else its load goes.
         timeout: Limit for a call that runs no command of the service, in seconds; calls that do add the service's own.
-        clock: Seconds that only go forward, for the heartbeat.
+        clock: Seconds that only go forward, for the heartbeat and for questions.
+        sleep: Lets seconds pass before a question is asked again.
         nonce: A text that no two requests share, so that an answer can be for one of them only.
     """
 
@@ -218,6 +225,7 @@ class Writer:
         ports: Sequence[int] = (),
         timeout: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
         nonce: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
         self._host = host
@@ -227,10 +235,17 @@ class Writer:
         self._ports = tuple(ports)
         self._timeout = timeout
         self._clock = clock
+        self._sleep = sleep
         self._nonce = nonce
+        self._asked_again: list[str] = []
         self._path: str | None = None
         self._turn = threading.Lock()
         self._ended: set[str] = set()
+
+    def asked_again(self) -> tuple[str, ...]:
+        """The questions that had to be asked again since this was last looked at, each with why, for people."""
+        told, self._asked_again = tuple(self._asked_again), []
+        return told
 
     def lease(self, holder: str, ttl: float) -> Grant:
         """Take, or take again, the right to write.
@@ -484,11 +499,23 @@ class Writer:
         return self._service.restart_seconds + self._service.settle_seconds
 
     def _call(self, verb: str, *, patience: float = 0.0, limit: float | None = None, **request: Any) -> dict[str, Any]:
+        """Have one request answered; one that only asks is sent again where a link failed before its time was over."""
+        limit = limit or self._timeout + patience
+        until, pauses = self._clock() + limit, list(PAUSES_SECONDS if verb in QUESTIONS else ())
+        while True:
+            try:
+                return self._sent(verb, limit, dict(request))
+            except NoAnswer as lost:
+                if not pauses or self._clock() + pauses[0] > until:
+                    raise
+                self._asked_again.append(f"The host was asked again ({verb}), because it gave no answer: {lost.said}")
+                self._sleep(pauses.pop(0))
+
+    def _sent(self, verb: str, limit: float, request: dict[str, Any]) -> dict[str, Any]:
         """Send one request and believe only an answer that is whole and for this very request."""
         if self._path is None:
             self._path = self._host.ship(HELPER.name, HELPER.read_bytes())
         argv = [self._host.python, "-I", "-S", "-B", self._path, verb]
-        limit = limit or self._timeout + patience
         # Half of the time may go into waiting for the host's lock, so that no call outlives our interest in it.
         own = {"directory": self._host.directory, "worker": self._worker, "wait": limit / 2, "nonce": self._nonce()}
         request |= own

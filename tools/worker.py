@@ -251,7 +251,8 @@ class Worker:
         self.partners = tuple(partners)
         self.benchmark = tuple(benchmark)
         entered = urlsplit(entry)
-        self.writer = Writer(host, name, script, service, ports=(self._port, *filter(None, (entered.port,))))
+        ports = (self._port, *filter(None, (entered.port,)))
+        self.writer = Writer(host, name, script, service, ports=ports, sleep=sleep)
         self.log = log_of(host, log, service)
         self.engine = engine_of(engine)
         self._script = script

@@ -20,7 +20,7 @@ def linked(folder, spoil):
 
     host = ScriptedHost(answer, directory=real.directory)
     service = CommandService(restart=("true",), pid=("/bin/echo", "0"))
-    return Writer(host, "decode", str(folder / "serve.sh"), service), host
+    return Writer(host, "decode", str(folder / "serve.sh"), service, sleep=lambda _: None), host
 
 
 SPOILED = {
@@ -45,6 +45,42 @@ def test_an_answer_that_is_not_whole_is_no_answer(tmp_path, how) -> None:
     with pytest.raises(NoAnswer):
         writer.lease("r-1", 60)
     assert len(host.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("verb", "how"),
+    [*(("status", how) for how in SPOILED if how != "one digit changed"), ("observe", "killed"), ("doctor", "a list")],
+)
+def test_a_question_is_asked_again(tmp_path, how, verb) -> None:
+    """What changes nothing is asked again, with what happened on the way told; the answer is the true one."""
+    times: list[bytes] = []
+
+    def spoil(sent, go):
+        times.append(sent)
+        return SPOILED[how](sent, go) if len(times) == 1 else go(sent)
+
+    writer, host = linked(tmp_path, spoil)
+    answer = getattr(writer, verb)()
+    assert (answer is None) == (verb == "status")
+    assert len(host.calls) == 2
+    assert times[0] != times[1]
+    (told,) = writer.asked_again()
+    assert f"asked again ({verb})" in told
+    assert writer.asked_again() == ()
+
+
+def test_a_question_is_given_up_in_the_end(tmp_path) -> None:
+    """A link that is down is asked over three times, and no longer than one question may take."""
+    writer, host = linked(tmp_path, SPOILED["killed"])
+    with pytest.raises(NoAnswer):
+        writer.status("r-1")
+    assert len(host.calls) == 3
+    seconds = iter([0.0, 1e6])
+    service = CommandService(restart=("true",), pid=("/bin/echo", "0"))
+    slow = Writer(host, "decode", str(tmp_path / "serve.sh"), service, clock=lambda: next(seconds))
+    with pytest.raises(NoAnswer):
+        slow.status("r-1")
+    assert len(host.calls) == 4
 
 
 def test_an_answer_to_another_request_is_no_answer(tmp_path) -> None:
