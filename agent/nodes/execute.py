@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from typing import Any, Literal
 
 from langgraph.runtime import Runtime
@@ -18,6 +19,7 @@ from agent.errors import (
     NotAllowed,
     PrudentError,
     Refused,
+    RunInFlight,
     SpentApproval,
     StaleState,
     Stopped,
@@ -31,9 +33,11 @@ from agent.state import Parts, RunState, Tell, stoppable, tell_of
 from policies.demands import baseline_checks
 from policies.judge import judge_baseline
 from tools.probe import Stall
-from tools.worker import Snapshot
+from tools.worker import RunTransaction, Snapshot
 
 Exits = Command[Literal["verify", "roll_back", "record"]]
+EXECUTING = "executing"
+"""The state of a run from before anything is sent to the host that writes; whoever finds it has had a predecessor."""
 FIRST_START = 2
 """Steps up to the first start with the change: the edit and the restart. What follows is `verify`'s."""
 
@@ -44,9 +48,13 @@ def execute(state: RunState, runtime: Runtime[Parts]) -> Exits:
     tell({"kind": "node", "text": "execute"})
     still_ours(state["request"].run, parts)
     plan = state["plan"]
-    parts.store.set_state(plan.run, "executing")
+    transaction, row = parts.worker.transaction(plan.run), parts.store.run(plan.run)
+    predecessor = row is not None and row.state == EXECUTING
+    parts.store.set_state(plan.run, EXECUTING)
     try:
-        done = parts.worker.transaction(plan.run).status()
+        done = transaction.status()
+        if done is None and predecessor:
+            done = fenced(transaction, plan.watchdog_seconds)
     except (Refused, HostError) as error:
         verdict = _given_up(f"The host did not say how the change stands: {error}")
         return Command(update={"verdict": verdict}, goto="roll_back")
@@ -92,6 +100,17 @@ def _begin(state: RunState, parts: Parts, tell: Tell) -> Exits:
         return Command(update={**update, "verdict": silent(error)}, goto="record")
     tell({"kind": "step", "text": "backup taken, watchdog armed"})
     return _steps(state, done, update, parts, tell)
+
+
+def fenced(transaction: RunTransaction, ttl: float) -> Execution | None:
+    """Where no transaction is open yet, make sure that none will be: an opening may still be on its way to the host.
+
+    Raises:
+        Refused, HostError: the host does not say, so that an opening may still come to pass.
+    """
+    with suppress(RunInFlight):  # whoever else holds the lease has fenced us off already
+        transaction.take(ttl)
+    return transaction.status()
 
 
 def _go_on(state: RunState, done: Execution, parts: Parts, tell: Tell) -> Exits:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from agent.domain import Execution, Plan, ProvenState, Reading, Setting, Verdict
-from agent.errors import HostError, NoAnswer, PrudentError, Refused, RunInFlight
+from agent.errors import HostError, NoAnswer, PrudentError, Refused
 from agent.nodes.carried import still_ours
-from agent.nodes.execute import said
+from agent.nodes.execute import fenced, said
 from agent.nodes.startup import log_mark, note_log_mark, read_start
 from agent.state import Parts, RunState, Tell, tell_of
-from tools.worker import RunTransaction
 
 ATTEMPTS = 3
 """How often an undo is asked for when the link or the restart fails; the helper does each part of it once."""
@@ -65,7 +63,7 @@ def _undo(plan: Plan, parts: Parts, tell: Tell) -> _Undone:
     for attempt in range(1, ATTEMPTS + 1):
         still_ours(plan.run, parts)
         try:
-            execution = transaction.status() or _fenced(transaction, plan.watchdog_seconds)
+            execution = transaction.status() or fenced(transaction, plan.watchdog_seconds)
             if execution is None:
                 return _Undone(None, None)
             if execution.state in {"undone", "committed"}:
@@ -82,13 +80,6 @@ def _undo(plan: Plan, parts: Parts, tell: Tell) -> _Undone:
         tell({"kind": "note", "text": f"attempt {attempt} of {ATTEMPTS}: {problem}"})
         parts.worker.rest(min(2.0**attempt, 10.0))
     return _Undone(execution, problem)
-
-
-def _fenced(transaction: RunTransaction, ttl: float) -> Execution | None:
-    """Where no transaction is open yet, make sure that none will be: an opening may still be on its way to the host."""
-    with suppress(RunInFlight):  # whoever else holds the lease has fenced us off already
-        transaction.take(ttl)
-    return transaction.status()
 
 
 def _prove(plan: Plan, execution: Execution, parts: Parts, tell: Tell) -> _Proof:
