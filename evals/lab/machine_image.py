@@ -24,8 +24,11 @@ PACKAGES = (
     "sudo",
     "iproute2",
     "procps",
+    "polkitd",
+    "datefudge",
 )
-"""What the disk holds beside the base system; openssh-client makes it a jump host, iproute2 cuts connections."""
+"""What the disk holds beside the base system; openssh-client makes it a jump host, iproute2 cuts connections, polkitd
+lets an ordinary user restart a unit, and datefudge gives a process another wall clock."""
 ACCOUNTS = ("root", "operator", "deploy")
 """root; an ordinary user whose user units run without a login; an ordinary user who may `sudo -n`."""
 _SETTLED = """
