@@ -115,7 +115,7 @@ def assemble(
         StoreUnusable: the state database cannot be used.
     """
     _, chosen = settings.worker(name)
-    policy = load_policy(chosen.policy)
+    policy, owner = load_policy(chosen.policy), owner_here()
     catalogue = knobs(chosen.engine)
     with (
         open_store(settings) as store,
@@ -125,14 +125,14 @@ def assemble(
         parts = Parts(
             name=name,
             settings=chosen,
-            worker=_worker(name, chosen, catalogue, machine, monotonic, sleep, _help_texts(settings)),
+            worker=_worker(name, chosen, catalogue, machine, owner, monotonic, sleep, _help_texts(settings)),
             store=store,
             reasoner=_reasoner(settings, environ),
             rules=Rules(),
             policy=policy,
             knobs=catalogue,
             incidents=(*incidents(), *store.incidents()),
-            owner=owner_here(),
+            owner=owner,
             clock=clock,
             seed=zlib.crc32(os.urandom(8)) if seed is None else seed,
             stop=Stop(),
@@ -194,6 +194,7 @@ def _worker(
     worker: WorkerSettings,
     catalogue: tuple[domain.Knob, ...],
     host: Host,
+    owner: Owner,
     monotonic: Callable[[], float],
     sleep: Callable[[float], None],
     help_texts: HelpTexts,
@@ -213,6 +214,7 @@ def _worker(
         service=_service(worker),
         knobs=catalogue,
         version=worker.version,
+        who=f"process {owner.pid} on {owner.host}",
         help_texts=help_texts,
         clock=monotonic,
         sleep=sleep,

@@ -168,6 +168,8 @@ class Observation(NamedTuple):
     """The newest transaction."""
     holder: str | None
     """Who holds the lease."""
+    who: str | None = None
+    """Which process on which machine that is, as it says of itself."""
     unit: UnitState | None = None
     """The unit, where systemd keeps the worker."""
     now: float | None = None
@@ -213,6 +215,7 @@ class Writer:
         clock: Seconds that only go forward, for the heartbeat and for questions.
         sleep: Lets seconds pass before a question is asked again.
         nonce: A text that no two requests share, so that an answer can be for one of them only.
+        who: Which process on which machine this is, for whoever is refused because of it.
     """
 
     def __init__(
@@ -227,6 +230,7 @@ class Writer:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         nonce: Callable[[], str] = lambda: secrets.token_hex(8),
+        who: str = "",
     ) -> None:
         self._host = host
         self._worker = worker
@@ -237,6 +241,7 @@ class Writer:
         self._clock = clock
         self._sleep = sleep
         self._nonce = nonce
+        self._who = who
         self._asked_again: list[str] = []
         self._path: str | None = None
         self._turn = threading.Lock()
@@ -257,7 +262,7 @@ class Writer:
         Raises:
             RunInFlight: another holder's lease is alive.
         """
-        answer = self._call("lease", holder=holder, ttl=ttl)
+        answer = self._call("lease", holder=holder, ttl=ttl, who=self._who)
         return Grant(int(answer["token"]), _execution(answer["execution"]))
 
     def release(self, token: int) -> None:
@@ -302,6 +307,7 @@ class Writer:
             listener=Listener(listener["relation"], _process(listener["process"])) if listener else None,
             execution=_execution(answer["execution"]),
             holder=lease["holder"] if lease else None,
+            who=lease["who"] if lease else None,
             unit=_unit(unit) if unit else None,
             now=answer["now"],
             leftovers=None if found is None else tuple(Leftover(one["kind"], one["says"]) for one in found),

@@ -87,6 +87,8 @@ class Snapshot(NamedTuple):
     """The newest transaction on this worker."""
     holder: str | None
     """Who holds the worker's lease."""
+    who: str | None = None
+    """Which process on which machine that is."""
 
 
 class Written(NamedTuple):
@@ -214,6 +216,7 @@ class Worker:
         load: Where load for a measurement is sent; None: to the worker itself.
         partners: Workers that cannot serve without this one, nor it without them: the other side of a pair.
         benchmark: A command of the team's that measures throughput instead of our bursts; empty: none.
+        who: Which process on which machine this is, for whoever is refused because of it.
         service: What restarts it.
         knobs: The engine's catalogue.
         version: The engine's version, where the settings say it.
@@ -240,6 +243,7 @@ class Worker:
         load: str | None = None,
         partners: Sequence[str] = (),
         benchmark: Sequence[str] = (),
+        who: str = "",
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -252,7 +256,7 @@ class Worker:
         self.benchmark = tuple(benchmark)
         entered = urlsplit(entry)
         ports = (self._port, *filter(None, (entered.port,)))
-        self.writer = Writer(host, name, script, service, ports=ports, sleep=sleep)
+        self.writer = Writer(host, name, script, service, ports=ports, sleep=sleep, who=who)
         self.log = log_of(host, log, service)
         self.engine = engine_of(engine)
         self._script = script
@@ -385,6 +389,7 @@ class Worker:
             earlier=earlier,
             execution=seen.execution,
             holder=seen.holder,
+            who=seen.who,
         )
 
     def value_in(self, script: bytes, knob: Knob, version: str | None) -> Written:

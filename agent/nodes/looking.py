@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agent.domain import Change, Evidence, Execution, Knob
-from agent.errors import CannotProve, HostError, Refused, RunInFlight
+from agent.errors import CannotProve, HostError, Refused, RunInFlight, WorkerDown
 from agent.nodes.notebook import Notebook
 from agent.reasoning.reasoner import Tool
 from agent.state import Parts
@@ -81,6 +81,22 @@ def tools_for(parts: Parts, notebook: Notebook) -> tuple[Tool, ...]:
     )
 
 
+def looked_at(parts: Parts) -> Snapshot:
+    """The worker as it is before anything is planned.
+
+    Raises:
+        RunInFlight: it does not answer, and another run is at work on it, which is why.
+        WorkerDown: it does not answer.
+        UnreadableScript: the launch file cannot be read.
+    """
+    try:
+        return parts.worker.snapshot()
+    except WorkerDown:
+        seen = parts.worker.observe()
+        _free(seen.execution, seen.holder, seen.who, parts)
+        raise
+
+
 def ready_for_a_change(snapshot: Snapshot, parts: Parts) -> None:
     """See that the worker is free and that a start of it could be proven.
 
@@ -88,24 +104,36 @@ def ready_for_a_change(snapshot: Snapshot, parts: Parts) -> None:
         RunInFlight: another run holds the worker, or one was never settled.
         CannotProve: a start of this worker could not be proven from here.
     """
-    held = snapshot.execution
+    _free(snapshot.execution, snapshot.holder, snapshot.who, parts)
+    _provable(snapshot, parts)
+
+
+def _free(held: Execution | None, holder: str | None, who: str | None, parts: Parts) -> None:
+    """See that nobody else is at work on the worker, and that nothing was left unsettled there."""
     if held is not None and held.state == "undo_failed" and not _abandoned(held):
         raise RunInFlight(
             f"The change of run {held.transaction} on worker {parts.name} could not be taken back.",
             f"Put the worker right by hand, then say so with: prudent settle {held.transaction} --reason WHAT-YOU-DID",
         )
     if held is not None and held.state == "open":
+        whose = held.journal[0].detail.get("who") or "an agent elsewhere"
         row = parts.store.run(held.transaction)
-        ended = row is not None and row.ended is not None
-        way = f"prudent settle {held.transaction} --reason WHY" if ended else f"prudent resume {held.transaction}"
+        if row is None:
+            at_work = "is at work" if holder == held.transaction else "is not settled"
+            raise RunInFlight(
+                f"Run {held.transaction}, carried by {whose}, {at_work} on worker {parts.name}.",
+                "Wait for it, or for the host, which takes it back by itself once it hears nothing more of it.",
+            )
+        way = f"prudent settle {held.transaction} --reason WHY" if row.ended else f"prudent resume {held.transaction}"
         raise RunInFlight(
             f"Run {held.transaction} is not settled on worker {parts.name}.", f"Settle it first with: {way}"
         )
-    if snapshot.holder is not None:
+    if holder is not None:
+        carried = f", carried by {who}," if who else ""
         raise RunInFlight(
-            f"Run {snapshot.holder} is at work on worker {parts.name}.", "Wait for it; prudent history shows it."
+            f"Run {holder}{carried} is at work on worker {parts.name}.",
+            "Wait for it; prudent history shows it where it was asked.",
         )
-    _provable(snapshot, parts)
 
 
 def observe(snapshot: Snapshot, change: Change, parts: Parts, notebook: Notebook) -> None:

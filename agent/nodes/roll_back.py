@@ -7,12 +7,13 @@ from typing import Any, Literal, NamedTuple
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from agent.domain import Execution, Plan, ProvenState, Reading, Setting, Verdict
+from agent.domain import Execution, HostState, Plan, ProvenState, Reading, Setting, Verdict
 from agent.errors import HostError, NoAnswer, PrudentError, Refused
 from agent.nodes.carried import still_ours
 from agent.nodes.execute import fenced, said
 from agent.nodes.startup import log_mark, note_log_mark, read_start
 from agent.state import Parts, RunState, Tell, tell_of
+from tools.transaction import Observation
 
 ATTEMPTS = 3
 """How often an undo is asked for when the link or the restart fails; the helper does each part of it once."""
@@ -26,6 +27,8 @@ def roll_back(state: RunState, runtime: Runtime[Parts]) -> Command[Literal["reco
     plan, verdict = state["plan"], state["verdict"]
     undone = _undo(plan, parts, tell)
     update: dict[str, Any] = {"execution": undone.execution} if undone.execution else {}
+    if undone.execution is not None and _by_watchdog(undone.execution):
+        update["notes"] = ("The host's watchdog took the change back, because it heard nothing more of the run.",)
     if undone.execution is None and undone.problem is None:
         return Command(update={"verdict": verdict.model_copy(update={"state": "untouched"})}, goto="record")
     if undone.problem is not None or undone.execution is None:
@@ -40,7 +43,8 @@ def roll_back(state: RunState, runtime: Runtime[Parts]) -> Command[Literal["reco
             update={**update, "readings": proof.readings, "verdict": _lost(verdict, plan, proof.doubt)}, goto="record"
         )
     tell({"kind": "step", "text": "the configuration from before is live again, proven"})
-    settled = verdict.model_copy(update={"state": proof.state})
+    why = f"{verdict.why} {proof.since}" if proof.since else verdict.why
+    settled = verdict.model_copy(update={"state": proof.state, "why": why})
     return Command(update={**update, "readings": proof.readings, "verdict": settled}, goto="record")
 
 
@@ -53,6 +57,8 @@ class _Proof(NamedTuple):
     state: ProvenState
     readings: tuple[Reading, ...] = ()
     doubt: str | None = None
+    since: str | None = None
+    """What somebody else has done to the worker since then."""
 
 
 def _undo(plan: Plan, parts: Parts, tell: Tell) -> _Undone:
@@ -90,6 +96,9 @@ def _prove(plan: Plan, execution: Execution, parts: Parts, tell: Tell) -> _Proof
     except (Refused, HostError) as problem:
         return _Proof("unknown", doubt=f"the host does not say how things stand: {problem}")
     if seen.script_sha256 != expected.script_sha256:
+        since = _since(seen, execution, expected)
+        if since is not None:
+            return _Proof("restored", since=since)
         return _Proof("unknown", doubt="the serve script is not, byte for byte, the one from before")
     if seen.process is not None and seen.process.identity == expected.process:
         return _Proof("untouched" if _never_written(execution) else "restored")
@@ -125,6 +134,31 @@ def _prove(plan: Plan, execution: Execution, parts: Parts, tell: Tell) -> _Proof
     for reading in readings:
         tell({"kind": "reading", "text": f"restored: {said(reading)}"})
     return _Proof("restored", readings)
+
+
+def _since(seen: Observation, execution: Execution, expected: HostState) -> str | None:
+    """Who has changed the worker since it was taken back; None: that cannot be told from the host's journal.
+
+    The later transaction has to start from the very process that the undo left, with the script as it was: only then
+    nothing lies between the two.
+    """
+    undone, later = execution.journal[-1], seen.execution
+    if undone.event != "undone" or undone.detail.get("script_sha256") != expected.script_sha256:
+        return None
+    if later is None or later.before is None or execution.after is None:
+        return None
+    if later.transaction == execution.transaction or later.before.identity != execution.after.identity:
+        return None
+    who = later.journal[0].detail.get("who")
+    carried = f", carried by {who}," if who else ""
+    return (
+        f"By the host's journal the {undone.by} restored the configuration from before, and run {later.transaction}"
+        f"{carried} has changed the worker since then."
+    )
+
+
+def _by_watchdog(execution: Execution) -> bool:
+    return execution.journal[-1].event == "undone" and execution.journal[-1].by == "watchdog"
 
 
 def _never_written(execution: Execution) -> bool:

@@ -12,7 +12,7 @@ from langgraph.types import Command
 from agent.domain import Change, Decision, Knob, Setting, Verdict
 from agent.errors import EngineRefuses, HostError, ModelSlip, NotAllowed, NotUnderstood, OutOfBounds, Refused
 from agent.nodes.carried import carried
-from agent.nodes.looking import observe, ready_for_a_change, tools_for
+from agent.nodes.looking import looked_at, observe, ready_for_a_change, tools_for
 from agent.nodes.notebook import Notebook
 from agent.nodes.startup import argument
 from agent.reasoning.grounding import check_understanding
@@ -52,7 +52,7 @@ def _understand(state: RunState, parts: Parts, tell: Tell) -> Exits:
             f"{meant.says or 'The request asks for nothing that Prudent does.'} The worker was not touched.",
             f"I change settings of {request.worker}, such as: bump cuda graphs to 96; or ask what one is.",
         )
-    snapshot = parts.worker.snapshot()
+    snapshot = looked_at(parts)
     ready_for_a_change(snapshot, parts)
     for claim in meant.claims:
         notebook.note(f"claimed: {claim}", f"request by {request.by}", tainted=True, claimed=True)

@@ -38,6 +38,11 @@ PACKAGES = "/opt/practice/site-packages"
 PYTHONPATH = f"{SOURCE}:{PACKAGES}"
 """Lets the machine's own python3 import the practice ground."""
 _NEEDED = ("systemd-nspawn", "debootstrap", "unshare", "nsenter", "setpriv", "ssh-keygen")
+_ENVIRON = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+_LOGIN = (
+    'export HOME="$(getent passwd "$0" | cut -d: -f6)" USER="$0" XDG_RUNTIME_DIR="/run/user/$(id -u "$0")"; '
+    'cd "$HOME"; exec setpriv --reuid "$0" --regid "$(id -g "$0")" --init-groups -- env "$@"'
+)
 _SSHD = """\
 ListenAddress 127.0.0.1
 Port {port}
@@ -138,15 +143,9 @@ class Machine:
             MachineError: it failed, or the machine is not up.
             subprocess.TimeoutExpired: it did not end in time.
         """
-        login = (
-            'export HOME="$(getent passwd "$0" | cut -d: -f6)" USER="$0" XDG_RUNTIME_DIR="/run/user/$(id -u "$0")"; '
-            'cd "$HOME"; exec setpriv --reuid "$0" --regid "$(id -g "$0")" --init-groups -- env "$@"'
-        )
-        outer = ["nsenter", f"--target={self.leader()}", "--mount", "--uts", "--ipc", "--pid", "--cgroup"]
-        words = [f"{name}={value}" for name, value in (environ or {}).items()]
         done = subprocess.run(
-            [*outer, "--", "/bin/sh", "-c", login, user, *words, *argv],
-            env={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"},
+            self._inside(argv, user, environ or {}),
+            env=_ENVIRON,
             input=stdin,
             capture_output=True,
             timeout=timeout,
@@ -156,6 +155,22 @@ class Machine:
             said = (done.stderr or done.stdout).decode(errors="replace").strip()
             raise MachineError(f"{shlex.join(argv)} ended with status {done.returncode}: {said}")
         return done
+
+    def start(
+        self, argv: Sequence[str], *, user: str = "root", environ: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a command inside that goes on by itself; its output is for whoever starts it to read.
+
+        Raises:
+            MachineError: the machine is not up.
+        """
+        return subprocess.Popen(
+            self._inside(argv, user, environ or {}),
+            env=_ENVIRON,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
 
     def read(self, path: str) -> bytes:
         """A file's bytes, from the host's own side.
@@ -227,6 +242,12 @@ class Machine:
             _remove_group(group)
         shutil.rmtree(self.directory, ignore_errors=True)
 
+    def _inside(self, argv: Sequence[str], user: str, environ: Mapping[str, str]) -> list[str]:
+        """What executes a command as somebody inside."""
+        outer = ["nsenter", f"--target={self.leader()}", "--mount", "--uts", "--ipc", "--pid", "--cgroup"]
+        words = [f"{name}={value}" for name, value in environ.items()]
+        return [*outer, "--", "/bin/sh", "-c", _LOGIN, user, *words, *argv]
+
     def _is_up(self) -> bool:
         try:
             with socket.create_connection((self.address, self.port), timeout=1) as speaking:
@@ -244,13 +265,14 @@ class Machine:
         self.wait_until_up()
 
 
-def up(directory: Path, *, folder: Path, owned: bool = True) -> Machine:
+def up(directory: Path, *, folder: Path, owned: bool = True, name: str = "gpu7") -> Machine:
     """Boot a machine.
 
     Args:
         directory: Where it keeps its layer and keys; made anew.
         folder: The cache folder that holds the disk, or shall.
         owned: It ends with the thread that calls this; else only `down` ends it.
+        name: What it calls itself.
 
     Raises:
         MachineError: none can stand here, or it did not come up; nothing is left.
@@ -265,7 +287,7 @@ def up(directory: Path, *, folder: Path, owned: bool = True) -> Machine:
         (directory / part).mkdir(parents=True)
     directory.chmod(0o700)
     (port,) = free_ports(directory, 1)
-    _settle(directory, port)
+    _settle(directory, port, name)
     groups = _groups(directory)
     sweep()
     binds = [f"--directory={directory / 'disk'}", *_binds()]
@@ -309,14 +331,16 @@ def sweep() -> None:
             _remove_group(group, tries=1)
 
 
-def _settle(directory: Path, port: int) -> None:
-    """Write the files that make this machine itself: its keys, who may log in, where sshd listens."""
+def _settle(directory: Path, port: int, name: str) -> None:
+    """Write the files that make this machine itself: its name and keys, who may log in, where sshd listens."""
     keys = directory / "keys"
-    for name in ("host", *ACCOUNTS):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(keys / name)], check=True)
+    for whose in ("host", *ACCOUNTS):
+        making = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", whose, "-f", str(keys / whose)]
+        subprocess.run(making, check=True)
     host = (keys / "host.pub").read_text().split()
     (directory / "known_hosts").write_text(f"[{Machine.address}]:{port} {host[0]} {host[1]}\n")
     with tarfile.open(directory / "settings.tar", "w") as tar:
+        _add(tar, "etc/hostname", f"{name}\n".encode(), 0o644)
         _add(tar, "etc/ssh/ssh_host_ed25519_key", (keys / "host").read_bytes(), 0o600)
         _add(tar, "etc/ssh/ssh_host_ed25519_key.pub", (keys / "host.pub").read_bytes(), 0o644)
         _add(tar, "etc/ssh/sshd_config.d/practice.conf", _SSHD.format(port=port).encode(), 0o644)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,58 +15,10 @@ from pathlib import Path
 import pytest
 
 from agent.errors import HostError, NoAnswer
+from evals.lab.relay import Relay
 from tools.ssh import SshHost
 
 WORK = "echo $$ > {spot}; echo before; sleep {seconds}; echo done >> {spot}; echo after"
-
-
-class Relay:
-    """A way to a machine that can be cut in two, or go dead without a word."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self.passing = threading.Event()
-        self.passing.set()
-        self.accepted = 0
-        self._ends: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                self.accepted += 1
-                self._ends.append(near)
-                far = socket.create_connection(("127.0.0.1", self._port))
-                self._ends.append(far)
-                for one, other in ((near, far), (far, near)):
-                    threading.Thread(target=self._pass, args=(one, other), daemon=True).start()
-
-    def _pass(self, one: socket.socket, other: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while part := one.recv(65536):
-                self.passing.wait()
-                other.sendall(part)
-        for end in (one, other):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def cut(self) -> None:
-        """End every connection, as a firewall that has forgotten them does."""
-        for end in list(self._ends):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self.passing.set()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self.cut()
-        for end in list(self._ends):
-            end.close()
 
 
 @pytest.fixture
@@ -181,7 +132,7 @@ def test_a_connection_that_is_dead_without_a_word_is_found_dead(machine, way, re
         host.stream(["/bin/sh", "-c", "echo $$; exec sleep 1000"], silence=60) as lines,
     ):
         pid = next(iter(lines)).decode()
-        relay.passing.clear()
+        relay.hush()
         began = time.monotonic()
         with pytest.raises(NoAnswer, match=r"no answer in time|nothing was sent"):
             host.run(["true"], timeout=1)

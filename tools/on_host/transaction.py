@@ -636,7 +636,9 @@ class Books:
     def lease_view(self) -> Json | None:
         """The lease for people and agents; None: nobody holds it."""
         lease, left = self.load("lease"), self.left("lease")
-        return {"holder": lease["holder"], "token": lease["token"], "seconds": left} if left > 0 else None
+        if left <= 0:
+            return None
+        return {"holder": lease["holder"], "who": lease.get("who"), "token": lease["token"], "seconds": left}
 
     def extend(self, transaction: Transaction | None) -> None:
         """The agent is alive: its lease and the watchdog of its transaction run their full time again."""
@@ -1877,10 +1879,13 @@ def lease(books: Books, request: Json) -> Json:
     held = books.load("lease")
     left = books.left("lease")
     if left > 0 and held["holder"] != holder:
-        says = f"{held['holder']!r} holds the lease of {books.worker!r} for another {left:.0f} s."
+        who = f" ({held['who']})" if held.get("who") else ""
+        says = f"{held['holder']!r}{who} holds the lease of {books.worker!r} for another {left:.0f} s."
         raise Refusal("held", says, holder=held["holder"], seconds=left)
     newest = max([held.get("token", 0), *(known.token for known in books.journal.transactions.values())])
-    books.keep("lease", {"token": newest + 1, "holder": holder, "ttl": ttl, "boot": boot_id(), "until": now() + ttl})
+    who = text_of(request, "who") if request.get("who") else None
+    mine = {"token": newest + 1, "holder": holder, "who": who, "ttl": ttl, "boot": boot_id(), "until": now() + ttl}
+    books.keep("lease", mine)
     return {"token": newest + 1, "execution": view(books.journal.current)}
 
 
@@ -2017,6 +2022,7 @@ def open_transaction(books: Books, request: Json) -> Json:
     service = request.get("service") or {}
     detail: Json = {
         "holder": held["holder"],
+        "who": held.get("who"),
         "digest": digest,
         "run": plan["run"],
         "boot": boot_id(),
