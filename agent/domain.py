@@ -360,6 +360,8 @@ class Check(Noun):
     """Long texts that are asked for after the sessions, all at once, and have to stay text to their end."""
     seconds: float = 0.0
     """How long a soak lasts."""
+    most: int | None = None
+    """Sessions with which a soak ends although its time is not over; None: only its time ends it."""
     storms: int = 3
     """Abort storms at each concurrency; a slope over them needs five."""
     sequential: Sequential | None = None

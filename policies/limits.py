@@ -66,7 +66,8 @@ class Budgets(Noun):
     """From the first change to the worker, just before its script is edited, to the verdict; a run that is resumed goes
     on counting."""
     sessions: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
-    """Tool-call sessions with known answers, before and after the change together; those of a soak are its own."""
+    """Tool-call sessions with known answers, before and after the change together. A soak may send what the other
+    checks leave, and ends undecided once that is spent."""
     restarts: Annotated[int, Field(ge=2, le=100)] = 4
     """Starts of the worker, the one that takes the change back included."""
 

@@ -33,8 +33,8 @@ class CheckRule(Noun):
     """Requests in flight where a place has no number, because nothing is captured or no limit is known."""
     count: Annotated[int, Field(ge=1, le=1_000_000)]
     """Sessions in all (sessions), runs at each concurrency (throughput), streams in a storm (aborts), overloads one
-    after the other (overload), sessions that a soak goes on with (soak). With a sequential test it is the least that is
-    sent unless it is bad."""
+    after the other (overload); of no meaning for a soak, which its time ends. With a sequential test it is the least
+    that is sent unless it is bad."""
     tokens: Annotated[int, Field(ge=1, le=1_000_000)]
     """Most tokens to generate for each request."""
     depths: tuple[Annotated[int, Field(ge=0, le=1_000_000)], ...] = ()

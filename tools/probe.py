@@ -94,6 +94,7 @@ def run_check(
         "floor_seconds": stall.floor_seconds,
         "depths": list(check.depths),
         "seconds": check.seconds,
+        "most": check.most,
         "sequential": check.sequential.model_dump() if check.sequential else None,
         "stop_at": check.stop_at,
         "acts": list(check.acts) if check.acts else None,

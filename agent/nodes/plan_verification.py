@@ -52,7 +52,7 @@ def _plan_verification(state: RunState, parts: Parts, tell: Tell) -> Command[Lit
     )
     criteria = criteria_for(parts.policy, checks)
     steps = _steps(request.run, change, snapshot, edit.sha256, parts, knobs, again=_compares(criteria, checks))
-    _affordable(checks, 1 + sum(step.id == f"{request.run}-again" for step in steps), parts)
+    checks = _affordable(checks, 1 + sum(step.id == f"{request.run}-again" for step in steps), parts)
     live = parts.worker.live_requests()
     last_start = _last_start(snapshot, forecast)
     plan = Plan(
@@ -99,11 +99,13 @@ def _compares(criteria: Sequence[Criterion], checks: Sequence[Check]) -> bool:
     return any(measured.intersection(measuring) for measuring in compared(criteria).values())
 
 
-def _affordable(checks: Sequence[Check], starts: int, parts: Parts) -> None:
-    """See that the plan keeps within the sessions that a run may cost, all of its `starts` with the change included.
+def _affordable(checks: Sequence[Check], starts: int, parts: Parts) -> tuple[Check, ...]:
+    """The checks, within the sessions that a run may cost, all of its `starts` with the change included.
+
+    How many a soak sends nobody knows before; it gets what the others leave, and no more.
 
     Raises:
-        NotAllowed: it does not.
+        NotAllowed: there is not enough.
     """
     most = parts.policy.limits.budgets.sessions
     cost = sum(
@@ -111,11 +113,17 @@ def _affordable(checks: Sequence[Check], starts: int, parts: Parts) -> None:
         for check in checks
         if check.name == "sessions"
     )
-    if cost > most:
+    soaks = sum(starts + check.before for check in checks if check.name == "soak")
+    least = sum((starts + check.before) * max(check.concurrency) for check in checks if check.name == "soak")
+    if cost + least > most:
         raise NotAllowed(
-            f"The plan would send up to {cost} sessions, and the policy {parts.policy.name} allows {most} in a run.",
+            f"The plan would send up to {cost + least} sessions, and the policy {parts.policy.name} allows {most} in a "
+            "run.",
             "Raise limits.budgets.sessions, or ask for less in checks.sessions and its criterion.",
         )
+    return tuple(
+        check.model_copy(update={"most": (most - cost) // soaks}) if check.name == "soak" else check for check in checks
+    )
 
 
 def _proposed(plan: Plan) -> Verdict:
@@ -258,7 +266,7 @@ def _load(checks: Sequence[Check], parts: Parts) -> str:
             "throughput": f"runs of {parts.settings.benchmark[0]}" if parts.settings.benchmark else "runs",
             "aborts": "streams in each abort storm",
             "overload": "times more than the worker runs,",
-            "soak": f"s of load ({check.count} sessions),",
+            "soak": f"s of load ({check.most} sessions at most),",
         }
         number = f"{check.seconds:g}" if check.name == "soak" else str(check.count)
         most = f" (up to {check.sequential.cap}, until they settle it)" if check.sequential else ""

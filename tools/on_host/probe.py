@@ -1114,22 +1114,36 @@ class Sessions:
         """What came of the sessions so far."""
         return self._tally
 
-    async def keep_busy(self, at_once: int, seconds: float) -> str | None:
-        """Run sessions one after the other, so many at once, until the time is over; why it ended earlier."""
+    async def keep_busy(self, at_once: int, seconds: float, most: int | None) -> str | None:
+        """Run sessions one after the other, so many at once, until the time is over; why it ended earlier.
+
+        Args:
+            at_once: Sessions in flight.
+            seconds: The time.
+            most: Sessions in all that may be begun; None: as many as there is time for.
+        """
         self._enough = Sequential({}, 10**9)
         over = time.perf_counter() + min(seconds, self._client.left)
-        numbers = itertools.count()
+        numbers = itertools.count() if most is None else iter(range(most))
         patience = max(8, 2 * at_once)
+        spent = False
 
         async def one_after_the_other(number: int) -> None:
+            nonlocal spent
             await self._wait_for_turn(number, at_once)
             while time.perf_counter() < over and self._tally.fruitless < patience and not self._client.silent:
-                await self._session(self._plant(next(numbers)))
+                following = next(numbers, None)
+                if following is None:
+                    spent = True
+                    return
+                await self._session(self._plant(following))
 
         await together(one_after_the_other(number) for number in range(at_once))
         if self._client.silent:
             return self._client.silent
-        return f"the last {patience} requests all failed" if self._tally.fruitless >= patience else None
+        if self._tally.fruitless >= patience:
+            return f"the last {patience} requests all failed"
+        return f"the {most} sessions that the run may send were spent" if spent else None
 
     async def _wait_for_turn(self, number: int, at_once: int) -> None:
         """Begin one after the other: prompts that all come at the same moment are a crowd, which is another check."""
@@ -1788,6 +1802,7 @@ class Soak:
         self._client = client
         self._report = report
         self._seconds = float(wish["seconds"])
+        self._most = None if wish.get("most") is None else int(wish["most"])
         self._pid = None if wish.get("pid") is None else int(wish["pid"])
         self._rng = random.Random(f"{wish.get('seed', 0)}:soak")
         self._limit = max(float(wish.get("floor_seconds", 6.0)), 1.0)
@@ -1803,7 +1818,7 @@ class Soak:
         with Meter() as meter:
             watching = [asyncio.ensure_future(self._watch()), asyncio.ensure_future(self._cards.watch())]
             try:
-                stopped = await self._sessions.keep_busy(concurrency[0], self._seconds)
+                stopped = await self._sessions.keep_busy(concurrency[0], self._seconds, self._most)
             finally:
                 for each in watching:
                     each.cancel()

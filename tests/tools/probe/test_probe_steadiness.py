@@ -76,3 +76,13 @@ def test_memory_that_grows_with_each_request_shows_in_a_soak(worker):
     assert found["stalled_seconds"].value < 10
     assert found["corrupted_in_soak"].bad == 0
     assert found["failed_requests"].bad == 0
+
+
+@pytest.mark.parametrize("worker", [()], indirect=True)
+def test_a_soak_ends_with_the_sessions_that_it_may_send(worker):
+    """It begins no more than it was given, and what it had not time to show is no data, with the reason."""
+    found = _ask(worker, "soak", 8, seconds=120, most=12)
+
+    assert (found["corrupted_in_soak"].n, found["corrupted_in_soak"].bad) == (12, 0)
+    assert found["stalled_seconds"].value is None
+    assert "the 12 sessions that the run may send were spent" in (found["stalled_seconds"].no_data or "")
