@@ -95,7 +95,7 @@ def _how(name: str, check: CheckRule) -> str:
         "overload": f"{check.count} times half as much again as the worker runs, counted",
         "soak": f"{wording.number(check.seconds or 0.0)} s of load",
     }
-    deep = f" and {check.texts} long texts" if check.texts else ""
+    deep = f" and at least {check.texts} long texts" if check.texts else ""
     deep += f", {'/'.join(map(str, check.depths))} tokens deep" if check.depths else ""
     return f"{counted[name]} at {places} in flight, {check.tokens} tokens at most{deep}"
 

@@ -265,7 +265,7 @@ def _load(checks: Sequence[Check], parts: Parts) -> str:
             "sessions": "tool-call sessions",
             "throughput": f"runs of {parts.settings.benchmark[0]}" if parts.settings.benchmark else "runs",
             "aborts": "streams in each abort storm",
-            "overload": "times more than the worker runs,",
+            "overload": "times more than the worker runs, with clients that hang up in between,",
             "soak": f"s of load ({check.most} sessions at most),",
         }
         number = f"{check.seconds:g}" if check.name == "soak" else str(check.count)
