@@ -22,7 +22,7 @@ from agent.reasoning.fallback import Fallback
 from agent.reasoning.reasoner import Reasoner
 from agent.reasoning.rules import Rules
 from agent.settings import DIRECTORY, LOCAL, Settings, WorkerSettings
-from agent.state import Parts, RunState, Stop
+from agent.state import Heard, Parts, RunState, Stop
 from memory import backends
 from memory.incidents import incidents
 from memory.store import Owner, Store
@@ -115,12 +115,12 @@ def assemble(
         StoreUnusable: the state database cannot be used.
     """
     _, chosen = settings.worker(name)
-    policy, owner = load_policy(chosen.policy), owner_here()
+    policy, owner, heard = load_policy(chosen.policy), owner_here(), Heard()
     catalogue = knobs(chosen.engine)
     with (
         open_store(settings) as store,
         _checkpoints(_location(settings)) as checkpoints,
-        nullcontext(host) if host is not None else _reached(settings, chosen) as machine,
+        nullcontext(host) if host is not None else _reached(settings, chosen, heard.hear) as machine,
     ):
         parts = Parts(
             name=name,
@@ -136,6 +136,7 @@ def assemble(
             clock=clock,
             seed=zlib.crc32(os.urandom(8)) if seed is None else seed,
             stop=Stop(),
+            heard=heard,
         )
         yield Assembly(store, parts, build(checkpoints))
 
@@ -169,7 +170,7 @@ def _help_texts(settings: Settings) -> HelpTexts:
 
 
 @contextmanager
-def _reached(settings: Settings, worker: WorkerSettings) -> Iterator[Host]:
+def _reached(settings: Settings, worker: WorkerSettings, tell: Callable[[str], None]) -> Iterator[Host]:
     """The worker's machine: this one, or one behind a connection that ends with the block.
 
     Raises:
@@ -185,7 +186,7 @@ def _reached(settings: Settings, worker: WorkerSettings) -> Iterator[Host]:
     said = settings.hosts.get(worker.host)
     target = SshTarget.parse(worker.host) if said is None else SshTarget(name=worker.host, **said.model_dump())
     own = None if worker.directory == DIRECTORY else worker.directory
-    with closing(SshHost.connect(target.model_copy(update={"directory": own}))) as host:
+    with closing(SshHost.connect(target.model_copy(update={"directory": own}), tell=tell)) as host:
         yield host
 
 

@@ -69,6 +69,26 @@ class Stop:
     """The reason that the record gives."""
 
 
+@dataclass
+class Heard:
+    """What comes to pass on the way to the host besides: shown with what is said next, and kept for the record."""
+
+    lines: list[str] = field(default_factory=list)
+    """All of it, in order."""
+    shown: int = 0
+    """How many of them were shown."""
+
+    def hear(self, text: str) -> None:
+        """Take something, from whatever thread."""
+        self.lines.append(text)
+
+    def fresh(self) -> list[str]:
+        """What was not shown yet; now it is."""
+        new = self.lines[self.shown :]
+        self.shown += len(new)
+        return new
+
+
 @dataclass(frozen=True)
 class Parts:
     """What a node may use. Only promises and pure functions of the rooms below stand behind these names."""
@@ -99,6 +119,8 @@ class Parts:
     """Seeds the load that the probe sends."""
     stop: Stop
     """Whether somebody wants to end early."""
+    heard: Heard = field(default_factory=Heard)
+    """What came to pass on the way to the host."""
 
 
 Tell = Callable[[dict[str, Any]], None]

@@ -43,7 +43,7 @@ def record(state: RunState, runtime: Runtime[Parts]) -> Command[Literal["__end__
             readings=tuple(state.get("readings", ())),
             noise=state.get("noise"),
             verdict=state["verdict"],
-            notes=(*state.get("notes", ()), *again),
+            notes=(*state.get("notes", ()), *again, *parts.heard.lines),
             previous="0" * 64,
         )
     )
