@@ -280,7 +280,7 @@ def _amount(criterion: Criterion, metric: Metric, reading: Reading) -> Part:
 def _combine(criterion: Criterion, parts: Sequence[Part], *, lenient: bool = False) -> Finding:
     """One finding for a criterion; `lenient` leaves silence what it is, whatever the criterion makes of it."""
     outcome = worst(parts)
-    telling = [part.says for part in parts if part.outcome == outcome]
+    telling = dict.fromkeys(part.says for part in parts if part.outcome == outcome)
     says = "; ".join(telling) if telling else f"{metric_of(criterion).title}: no reading"
     if outcome == "no_data" and criterion.missing == "breach" and not lenient:
         return Finding(criterion=criterion.id, outcome="breached", says=f"{says}; silence counts as a breach here")

@@ -257,7 +257,8 @@ def reading_line(reading: Reading) -> str:
     known = reading.value is not None
     value = f"{reading.value:.4g} {reading.unit}".strip() if known else f"no data: {reading.no_data}"
     told = f"  ({reading.detail})" if reading.detail else ""
-    return f"{reading.phase} {reading.metric}{at}: {value}, n {reading.n}{told}"
+    start = f" (start {reading.boot})" if reading.boot > 1 else ""
+    return f"{reading.phase}{start} {reading.metric}{at}: {value}, n {reading.n}{told}"
 
 
 def _fact_line(fact: Evidence) -> str:
