@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from agent.assemble import Assembly, assemble, open_store, owner_lives, same_machine
+from agent.carry import Show
 from agent.domain import Approval, Decision, Plan, Request, Verdict
 from agent.doors.carry import INTERRUPTED, Outcome, carry, pause
 from agent.doors.doctor import doctor
@@ -26,7 +27,6 @@ from agent.doors.looks import explain_command, forecast_command, knobs_command, 
 from agent.doors.past import past
 from agent.doors.plan import plans
 from agent.doors.policies import policy
-from agent.doors.show import Show
 from agent.doors.terminal import JsonLines, Terminal, console, plan_card, print_json, record_view, shown
 from agent.doors.verify import verify_command
 from agent.doors.who import login

@@ -9,8 +9,8 @@ from typing import Any
 
 import structlog
 
+from agent.carry import Show
 from agent.domain import Plan, Record
-from agent.doors.show import Show
 
 _GONE = (OSError, ValueError)
 """What a stream raises that is closed, full, gone, or of an encoding that lacks a sign."""

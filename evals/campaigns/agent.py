@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import pkgutil
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from agent.assemble import Assembly, assemble, open_store, owner_lives
+from agent.carry import carry
 from agent.domain import Approval, Plan, Record, Request
 from agent.settings import load
 from agent.state import Stop
@@ -66,7 +66,7 @@ class Around(NamedTuple):
     """Wraps the store."""
     checkpoints: Callable[[BaseCheckpointSaver[str]], BaseCheckpointSaver[str]] = lambda saver: saver
     """Wraps the checkpoints."""
-    event: Callable[[dict[str, Any]], None] = lambda _: None
+    event: Callable[[Mapping[str, Any]], None] = lambda _: None
     """Hears what the nodes say."""
 
 
@@ -82,10 +82,10 @@ class Ended(NamedTuple):
 class _Show:
     """Shows nothing, and hands events on."""
 
-    def __init__(self, hear: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, hear: Callable[[Mapping[str, Any]], None]) -> None:
         self._hear = hear
 
-    def event(self, event: dict[str, Any]) -> None:
+    def event(self, event: Mapping[str, Any]) -> None:
         self._hear(event)
 
     def card(self, plan: Plan) -> None:
@@ -155,9 +155,6 @@ def record_of(ground: Ground | RealGround, run: str) -> Record | None:
 def _carry(
     ground: Ground | RealGround, forge: Forge, run: str, around: Around, begin: Callable[[Assembly, Any], Any]
 ) -> None:
-    # The owner's loop belongs to the doors, which the exam may start but not import: it is found by name, as the
-    # console script is.
-    carry = pkgutil.resolve_name("agent.doors.carry:carry")
     world = enter(ground, forge)
     settings = load(ground.settings, {})
     with assemble(
