@@ -11,10 +11,12 @@ there already is not taken again, so that a run that was cut off goes on. The ta
     helper     the helper on the host dies at one of its durable actions, alone or together with the agent
     silent     the agent dies and never comes back: the watchdog restores
     link       the transport drops, cuts, delays, empties or garbles one call
+    late       a message of an agent that died arrives while its successor works, or after that
     power      the machine dies and loses writes that were not synced
     approval   one approval, and a plan, a file or a process that is not the approved one
     lease      two agents at once, one of them stopped past its lease
     real       a twentieth of `crash` again on the practice ground in real time
+    units      the helper dies where a real systemd keeps the worker; only where it is named, and as root
 """
 
 from __future__ import annotations
@@ -35,11 +37,13 @@ from evals.bench import (
     matrix_approval,
     matrix_crash,
     matrix_helper,
+    matrix_late,
     matrix_lease,
     matrix_link,
     matrix_power,
     matrix_real,
     matrix_silent,
+    matrix_units,
 )
 from evals.bench.matrix_points import Point, Result, share
 from evals.campaigns.campaign import Campaign, campaign
@@ -65,10 +69,12 @@ MATRICES: dict[str, Matrix] = {
     "helper": matrix_helper,
     "silent": matrix_silent,
     "link": matrix_link,
+    "late": matrix_late,
     "power": matrix_power,
     "approval": matrix_approval,
     "lease": matrix_lease,
     "real": matrix_real,
+    "units": matrix_units,
 }
 
 
@@ -148,7 +154,7 @@ def main(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     results, counts, seconds = list(_known(said.resume)), dict[str, int](), dict[str, float]()
     with campaign() as under:
-        for name in said.name or MATRICES:
+        for name in said.name or [name for name in MATRICES if name != "units"]:
             begun = time.monotonic()
             every = MATRICES[name].points(under)
             counts[name] = len(every)

@@ -28,18 +28,18 @@ def around(fate: Fate) -> Around:
 
 
 def acts(campaign: Campaign, story: str) -> list[Act]:
-    """Everything that an agent does in a story, in order."""
+    """Everything that an agent does in a story, in order; a campaign lists it once."""
     listed = campaign.root / f"acts-{story}"
-    with campaign.ground() as ground:
-        ended = forked(
-            lambda: ask(ground, campaign.forge, RUN, STORIES[story], around(Fate(listed=listed))),
-            said=ground.folder / "said",
-        )
-        if ended.status:
-            raise RuntimeError(ended.said)
-    found = [Act(*json.loads(line)) for line in listed.read_text(encoding="utf-8").splitlines()]
-    listed.unlink()
-    return found
+    if not listed.exists():
+        with campaign.ground() as ground:
+            fate = Fate(listed=ground.folder / "acts")
+            ended = forked(
+                lambda: ask(ground, campaign.forge, RUN, STORIES[story], around(fate)), said=ground.folder / "said"
+            )
+            if ended.status:
+                raise RuntimeError(ended.said)
+            (ground.folder / "acts").rename(listed)
+    return [Act(*json.loads(line)) for line in listed.read_text(encoding="utf-8").splitlines()]
 
 
 def points(campaign: Campaign) -> list[Point]:

@@ -6,24 +6,23 @@ syncs leaves the same files as one just before the next, so that those are left 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from evals.bench.matrix_points import Point
 from evals.campaigns.agent import STORIES, Around, World, ask, forked, resume
-from evals.campaigns.behind import Behind
+from evals.campaigns.behind import Passing
 from evals.campaigns.campaign import Campaign
 from evals.campaigns.mortal import MUTATING, Act, Fate, die, name_of
 from evals.campaigns.oracle import before, end_of
-from tools.host import Completed, Host, HttpAnswer, LineStream
+from tools.host import Completed, Host
 
 RUN = "r-crash"
 DECISIVE = frozenset({"exchange", "link", "command", "spawn", "arm"})
 """Actions of the helper that more depends on than on a file of its own."""
 
 
-class SeamedHost(Behind):
+class SeamedHost(Passing):
     """A host that sets the helper's seams for one act, and may die with it.
 
     Args:
@@ -70,24 +69,6 @@ class SeamedHost(Behind):
             finally:
                 if act == self._act and self._together:
                     die()
-
-    @contextlib.contextmanager
-    def stream(self, argv: Sequence[str], *, stdin: bytes = b"", silence: float) -> Iterator[LineStream]:
-        """Start a command."""
-        with self._host.stream(argv, stdin=stdin, silence=silence) as lines:
-            yield lines
-
-    def read(self, path: str, *, tail: int | None = None) -> bytes:
-        """Return a file's bytes."""
-        return self._host.read(path, tail=tail)
-
-    def http(self, method: str, url: str, *, timeout: float, body: bytes = b"") -> HttpAnswer:
-        """Ask an HTTP endpoint."""
-        return self._host.http(method, url, timeout=timeout, body=body)
-
-    def ship(self, name: str, content: bytes) -> str:
-        """Put a file into Prudent's directory."""
-        return self._host.ship(name, content)
 
 
 def actions(campaign: Campaign, story: str) -> list[tuple[Act, int, str]]:

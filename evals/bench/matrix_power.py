@@ -1,110 +1,169 @@
-"""The power matrix: the machine dies between any two system calls of the helper, and loses what was not synced.
+"""The power matrix: the worker's machine dies between any two calls of the helper's, and loses what was not synced.
 
-Each verb of a transaction is run under strace; from the trace follow the states that the disk may be left in. In each
-of them everything that was answered before has to be there still, and the helper has to bring the worker to a named
-state: undone with the old script, or committed with the new one.
+Each verb of a run is carried out under strace, and the agent that asked for it dies with the machine; from the trace
+follow the states that the disk may be left in. In each of them everything that was answered before has to be there
+still, and `resume` has to bring the worker to a named state that the record tells truly. The verbs that write the
+script are tried again with a script on another mount than Prudent's own folder, beside which the swap lies then.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import shutil
 import signal
 import uuid
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from agent.domain import Execution
-from agent.errors import HelperRefused, PrudentError
+from agent.errors import PrudentError
+from agent.settings import load
 from evals.bench.matrix_points import Point
-from evals.campaigns.bench_plan import Bench, planned
+from evals.campaigns.agent import STORIES, Around, World, ask, forked, resume
+from evals.campaigns.behind import Passing
 from evals.campaigns.campaign import Campaign
 from evals.campaigns.disk import Effect, Image, images, traced
+from evals.campaigns.ground import Ground, other_mount
 from evals.campaigns.host import VirtualHost
-from tools.host import Completed
+from evals.campaigns.mortal import Act, Fate, die, name_of
+from evals.campaigns.oracle import Before, before, end_of
+from tools.host import Completed, Host
 from tools.local import LocalHost
+from tools.service import CommandService
 from tools.transaction import Writer
 
-VERBS = ("lease", "open", "edit", "restart", "commit", "undo")
-PARTS = 4
-"""Points of a verb: each takes every fourth state of the disk."""
-RUN = "r-power"
+RUN = "r-crash"
+VERBS: Mapping[str, tuple[str, str]] = {
+    "lease": ("bump", "helper lease"),
+    "open": ("bump", "helper open"),
+    "edit": ("bump", f"helper step {RUN}-edit"),
+    "restart": ("bump", f"helper step {RUN}-restart"),
+    "commit": ("bump", "helper commit"),
+    "undo": ("overlap", "helper undo"),
+}
+"""The story in which a verb comes, and its name there."""
+BEFORE: Mapping[str, tuple[str, ...]] = {
+    "restart": ("edit",),
+    "commit": ("edit", "restart"),
+    "undo": ("edit", "restart"),
+}
+"""Steps that were answered before a verb."""
+ELSEWHERE = ("edit", "commit", "undo")
+"""Verbs that are tried again with the script on another mount."""
+PARTS = 2
+"""Points of a verb: each takes every second state of the disk."""
 
 
-def points(_: Campaign) -> list[Point]:
-    """Every verb, in parts."""
-    return [Point("power", f"{verb} | {part} of {PARTS}", True) for verb in VERBS for part in range(PARTS)]
+def points(campaign: Campaign) -> list[Point]:
+    """Every verb, in parts; and on two mounts, where this machine has two that we may write to."""
+    places = [("", verb) for verb in VERBS]
+    if other_mount(campaign.root) is not None:
+        places += [(" on two mounts", verb) for verb in ELSEWHERE]
+    return [
+        Point("power", f"{verb}{where} | {part} of {PARTS}", True) for where, verb in places for part in range(PARTS)
+    ]
 
 
 def check(campaign: Campaign, point: Point) -> str | None:
     """Try every state that the disk may be left in by a verb; what is wrong with the first bad one, or None."""
     if shutil.which("strace") is None:
         return "there is no strace on this machine"
-    verb, part = point.id.split(" | ")
-    with campaign.ground() as ground:
-        bench = planned(campaign, ground)
-        try:
-            return _verb(bench, verb, int(part.split()[0]))
-        finally:
-            bench.host.close()
+    what, part = point.id.split(" | ")
+    verb, _, where = what.partition(" ")
+    with campaign.ground(two_mounts=bool(where)) as ground:
+        return _verb(campaign, ground, verb, int(part.split()[0]))
 
 
-class _Traced(VirtualHost):
-    """A host that runs one verb of the helper under strace."""
+class _Cut(NamedTuple):
+    """What is known of a verb that was carried out under strace."""
 
-    wanted: str | None = None
-    effects: tuple[Effect, ...] = ()
-    answer: bytes = b""
+    start: Image
+    """The disk before it."""
+    effects: tuple[Effect, ...]
+    """What it did to the disk."""
 
-    def run(self, argv: Any, *, stdin: bytes = b"", timeout: float, environ: Any = None) -> Completed:
+
+class _Traced(Passing):
+    """A host that carries one act out under strace, and its agent dies before it hears of it."""
+
+    def __init__(self, host: Host, ground: Ground, act: Act, cut: Path) -> None:
+        super().__init__(host)
+        self._ground, self._act, self._cut = ground, act, cut
+        self._fate = Fate()
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout: float,
+        environ: Mapping[str, str] | None = None,
+    ) -> Completed:
         """Execute a command."""
-        if self.wanted is None or argv[-1] != self.wanted:
-            return super().run(argv, stdin=stdin, timeout=timeout, environ=environ)
-        below = [str(self.ground.host_directory), str(self.ground.script)]
-        self.answer, effects = traced(argv, stdin, below, self.ground.folder / "run" / "strace")
-        self.effects = tuple(effects)
-        return Completed(0, self.answer, b"")
+        with self._fate.act(name_of(argv, stdin)) as act:
+            if act != self._act:
+                return self._host.run(argv, stdin=stdin, timeout=timeout, environ=environ)
+            start, script = _image(self._ground), self._ground.script.resolve()
+            elsewhere = script.parent != self._ground.folder
+            below = [str(self._ground.host_directory), str(script.parent if elsewhere else script)]
+            _, effects = traced(argv, stdin, below, self._ground.folder / "run" / "strace")
+            self._cut.write_bytes(pickle.dumps(_Cut(start, tuple(effects))))
+            die()
+            raise AssertionError
 
 
-class _Rebooted(VirtualHost):
+class _Rebooted(Passing):
     """A host after another boot, where this user may lay another boot's id over the kernel's; else after none."""
 
-    def run(self, argv: Any, *, stdin: bytes = b"", timeout: float, environ: Any = None) -> Completed:
+    def __init__(self, host: Host, ground: Ground) -> None:
+        super().__init__(host)
+        self._boot = ground.folder / "run" / "boot-id"
+        self._real = LocalHost(ground.host_directory)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout: float,
+        environ: Mapping[str, str] | None = None,
+    ) -> Completed:
         """Execute a command."""
-        if os.geteuid() or Path(argv[-2]).name != "transaction.py":
-            return super().run(argv, stdin=stdin, timeout=timeout, environ=environ)
-        boot = self.ground.folder / "run" / "boot-id"
-        real = LocalHost(self.ground.host_directory)
-        return real.run([*_ELSEWHERE, str(boot), *argv], stdin=stdin, timeout=timeout, environ=environ)
+        if os.geteuid() or len(argv) < 2 or Path(argv[-2]).name != "transaction.py":
+            return self._host.run(argv, stdin=stdin, timeout=timeout, environ=environ)
+        return self._real.run([*_OVER, str(self._boot), *argv], stdin=stdin, timeout=timeout, environ=environ)
 
 
 _LAID_OVER = 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"'
-_ELSEWHERE = ("unshare", "--mount", "/bin/sh", "-c", _LAID_OVER)
+_OVER = ("unshare", "--mount", "/bin/sh", "-c", _LAID_OVER)
 
 
 class _Acked(NamedTuple):
-    """What was answered before the verb that is cut off."""
+    """What had been answered when the machine died."""
 
     opened: bool
     done: frozenset[str]
+    committed: bool
 
 
-def _verb(bench: Bench, verb: str, part: int) -> str | None:
-    host = _Traced(bench.ground, bench.host.forge)
-    writer = bench.writer(host)
-    calls = _calls(bench, writer)
-    before = VERBS[: VERBS.index(verb)] if verb != "undo" else VERBS[:4]
-    for name in before:
-        calls[name]()
-    start = _image(bench)
-    host.wanted = {"edit": "step", "restart": "step"}.get(verb, verb)
-    calls[verb]()
-    effects, host.wanted = host.effects, None
+def _verb(campaign: Campaign, ground: Ground, verb: str, part: int) -> str | None:
+    (story, name), cut, said = VERBS[verb], ground.folder / "run" / "cut", ground.folder / "run" / "said"
+    was = before(ground)
+
+    def doomed(world: World) -> _Traced:
+        return _Traced(world, ground, Act(name, 1), cut)
+
+    ended = forked(lambda: ask(ground, campaign.forge, RUN, STORIES[story], Around(host=doomed)), said=said)
+    if ended.status != -9 or not cut.exists():
+        return f"the agent did not die in {verb}: status {ended.status}. {ended.said[-2000:]}"
+    start, effects = pickle.loads(cut.read_bytes())
     if not effects:
         return f"strace saw nothing of {verb}"
-    acked = _Acked("open" in before, frozenset(name for name in before if name in {"edit", "restart"}))
+    _end_watchdogs(ground)
+    agents = _Agents(ground)
     seen, number = list[Image](), 0
     for crash in range(len(effects) + 1):
         for label, image in images(start, effects, crash).items():
@@ -114,68 +173,80 @@ def _verb(bench: Bench, verb: str, part: int) -> str | None:
             number += 1
             if number % PARTS != part:
                 continue
-            after = acked
-            if crash == len(effects):
-                after = _Acked(acked.opened or verb == "open", acked.done | ({verb} & {"edit", "restart"}))
-            wrong = _tried(bench, image, after, committed=verb == "commit" and crash == len(effects))
+            last = {verb} if crash == len(effects) else set()
+            done = frozenset((*BEFORE.get(verb, ()), *(last & {"edit", "restart"})))
+            opened = verb in list(VERBS)[2:] or "open" in last
+            agents.restore()
+            wrong = _tried(campaign, ground, image, _Acked(opened, done, "commit" in last), was, story)
             if wrong is not None:
                 return f"cut after {crash} of {len(effects)} calls of {verb}, {label}: {wrong}"
     return None
 
 
-def _calls(bench: Bench, writer: Writer) -> dict[str, Callable[[], Any]]:
-    plan = bench.plan(RUN)
-    held: list[int] = []
-    return {
-        "lease": lambda: held.append(writer.lease(RUN, 600).token),
-        "open": lambda: bench.open(writer, held[-1], plan),
-        "edit": lambda: writer.step(held[-1], RUN, plan.steps[0].id),
-        "restart": lambda: writer.step(held[-1], RUN, plan.steps[1].id),
-        "commit": lambda: writer.commit(held[-1], RUN),
-        "undo": lambda: writer.undo(held[-1], RUN),
-    }
+class _Agents:
+    """What the agent's own machine holds, and time, as they were when the worker's machine died."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._kept = ground.folder / "kept-agent"
+        shutil.copytree(ground.folder / ".prudent", self._kept)
+        self._state, self._log = ground.state(), ground.log.read_bytes()
+
+    def restore(self) -> None:
+        """Put it back."""
+        shutil.rmtree(self._ground.folder / ".prudent")
+        shutil.copytree(self._kept, self._ground.folder / ".prudent")
+        self._ground.keep_state(self._state)
+        self._ground.log.write_bytes(self._log)
 
 
-def _image(bench: Bench) -> dict[str, bytes | None]:
-    found: dict[str, bytes | None] = {str(bench.ground.script): bench.ground.script.read_bytes()}
-    root = bench.ground.host_directory
-    for path in (root, *sorted(root.rglob("*"))):
+def _image(ground: Ground) -> dict[str, bytes | None]:
+    script = ground.script.resolve()
+    found: dict[str, bytes | None] = {str(script): script.read_bytes()}
+    root = ground.host_directory
+    for path in (root, *sorted(root.rglob("*")), *script.parent.glob(".serve*")):
         found[str(path)] = None if path.is_dir() else path.read_bytes()
     return found
 
 
-def _tried(bench: Bench, image: Image, acked: _Acked, *, committed: bool) -> str | None:
-    """Put the disk into a state, boot, and settle; what is wrong, or None."""
-    _end_watchdogs(bench)
-    _lay(bench, image)
-    (bench.ground.folder / "run" / "boot-id").write_text(f"{uuid.uuid4()}\n", encoding="ascii")
-    bench.ground.service("restart")
-    bench.host.sleep(0.0)
-    writer = bench.writer(_Rebooted(bench.ground, bench.host.forge))
+def _tried(campaign: Campaign, ground: Ground, image: Image, acked: _Acked, was: Before, story: str) -> str | None:
+    """Put the disk into a state, boot, and resume; what is wrong, or None."""
+    _end_watchdogs(ground)
+    _lay(ground, image)
+    (ground.folder / "run" / "boot-id").write_text(f"{uuid.uuid4()}\n", encoding="ascii")
+    ground.service("restart")
+    world = VirtualHost(ground, campaign.forge)
     try:
-        found = writer.status(RUN)
-        wrong = _lost(found, acked, committed=committed)
-        if wrong is not None:
-            return wrong
-        token = writer.lease(RUN, 600).token
-        if found is not None and found.state in {"open", "undo_failed"}:
-            found = writer.undo(token, RUN)
-        writer.release(token)
-    except HelperRefused as refusal:
-        return f"the helper would not settle it: {refusal.kind}: {refusal.said}"
+        world.sleep(10.0)
+        wrong = _lost(_writer(_Rebooted(world, ground), ground).status(RUN), acked)
     except PrudentError as problem:
-        return f"it could not be settled: {problem}"
-    wanted = bench.new if found is not None and found.state == "committed" else bench.old
-    if found is not None and found.state not in {"committed", "undone"}:
-        return f"the transaction ended {found.state}"
-    held = bench.ground.script.read_bytes() if bench.ground.script.exists() else None
-    if held != wanted:
-        return f"the script holds {'nothing' if held is None else f'{len(held)} other bytes'}"
-    litter = [path.name for path in bench.ground.folder.glob(".serve*")]
-    return f"left lying: {litter}" if litter else None
+        return f"the helper would not say how it stands: {problem}"
+    finally:
+        world.close()
+    if wrong is not None:
+        return wrong
+    came_up = ground.main() if ground.script.read_bytes() == was.script else None
+    said = ground.folder / "run" / "said"
+    ended = forked(
+        lambda: resume(ground, campaign.forge, RUN, Around(host=lambda host: _Rebooted(host, ground))), said=said
+    )
+    if ended.status:
+        return f"resume ended with status {ended.status}: {ended.said[-2000:]}"
+    end = end_of(ground, was._replace(process=came_up), story, RUN)
+    if isinstance(end, str):
+        return end
+    if acked.committed and end.real.journal != "committed":
+        return f"it was committed, and is {end.real.journal} now"
+    return f"nothing was proven: {end.why}" if end.state == "unknown" else None
 
 
-def _lost(found: Execution | None, acked: _Acked, *, committed: bool) -> str | None:
+def _writer(host: Host, ground: Ground) -> Writer:
+    said = load(ground.settings, {}).workers["decode"].service
+    assert said.kind == "command"
+    return Writer(host, "decode", str(ground.script), CommandService(restart=said.restart, pid=said.pid))
+
+
+def _lost(found: Execution | None, acked: _Acked) -> str | None:
     """What was answered and is not there any more."""
     if acked.opened and found is None:
         return "the opening was answered, and the journal knows nothing of it"
@@ -183,14 +254,16 @@ def _lost(found: Execution | None, acked: _Acked, *, committed: bool) -> str | N
     for name in acked.done:
         if not any(step is not None and step.endswith(name) for step in done):
             return f"the step {name!r} was answered, and the journal does not say that it is done"
-    if committed and (found is None or found.state != "committed"):
+    if acked.committed and (found is None or found.state != "committed"):
         return "the commit was answered, and the journal does not say so"
     return None
 
 
-def _lay(bench: Bench, image: Image) -> None:
-    root = bench.ground.host_directory
+def _lay(ground: Ground, image: Image) -> None:
+    root, script = ground.host_directory, ground.script.resolve()
     shutil.rmtree(root)
+    for left in script.parent.glob(".serve*"):
+        left.unlink()
     for path, content in sorted(image.items()):
         place = Path(path)
         if content is None:
@@ -198,15 +271,15 @@ def _lay(bench: Bench, image: Image) -> None:
         else:
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             place.write_bytes(content)
-            place.chmod(0o755 if place == bench.ground.script else 0o600)
-    if str(bench.ground.script) not in image:
-        bench.ground.script.unlink(missing_ok=True)
+            place.chmod(0o755 if place == script else 0o600)
+    if str(script) not in image:
+        script.unlink(missing_ok=True)
 
 
-def _end_watchdogs(bench: Bench) -> None:
-    for presence in bench.ground.host_directory.glob("workers/*/watchdog"):
+def _end_watchdogs(ground: Ground) -> None:
+    for presence in ground.host_directory.glob("workers/*/watchdog"):
         text = presence.read_text(encoding="ascii").strip()
         with contextlib.suppress(OSError, ValueError):
             pid = int(text)
-            if str(bench.ground.host_directory).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if str(ground.host_directory).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGKILL)

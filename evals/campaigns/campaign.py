@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from agent.assemble import assemble
+from agent.settings import load
 from evals.campaigns.forge import Forge
-from evals.campaigns.ground import Ground, make, room, unmake
-from evals.campaigns.host import stand
+from evals.campaigns.ground import Ground, make, other_mount, room, unmake
+from evals.campaigns.host import VirtualHost, stand
 from tools.transaction import HELPER
 
 
@@ -26,15 +28,17 @@ class Campaign(NamedTuple):
     """Starts the helper."""
 
     @contextlib.contextmanager
-    def ground(self, *, watchdog: float = 60.0) -> Iterator[Ground]:
+    def ground(self, *, watchdog: float = 60.0, two_mounts: bool = False) -> Iterator[Ground]:
         """A ground with a worker that serves, gone afterwards.
 
         Args:
             watchdog: Seconds of the wall after which the host takes a change back by itself.
+            two_mounts: Whether the script lies on another mount than Prudent's own folder.
         """
         folder = Path(tempfile.mkdtemp(dir=self.root, prefix="ground-"))
         folder.rmdir()
-        ground = make(folder, self.root / "kept", watchdog=watchdog, epoch=float(int(time.time())))
+        scripts = other_mount(self.root) if two_mounts else None
+        ground = make(folder, self.root / "kept", watchdog=watchdog, epoch=float(int(time.time())), scripts=scripts)
         try:
             stand(ground, self.forge)
             yield ground
@@ -49,7 +53,17 @@ def campaign() -> Iterator[Campaign]:
     (root / "kept").mkdir()
     forge = Forge(sys.executable, HELPER)
     try:
-        yield Campaign(root, forge)
+        under = Campaign(root, forge)
+        _load_all(under)
+        yield under
     finally:
         forge.close()
         shutil.rmtree(root, ignore_errors=True)
+
+
+def _load_all(under: Campaign) -> None:
+    """Load what an agent loads on its way: in each of thousands of forks that takes longer than all it does."""
+    with under.ground() as ground:
+        host = VirtualHost(ground, under.forge)
+        with assemble(load(ground.settings, {}), "decode", environ={}, clock=host.moment, seed=1, host=host):
+            host.close()

@@ -143,7 +143,16 @@ def room() -> Path:
     return Path(tempfile.gettempdir())
 
 
-def make(folder: Path, kept: Path, *, watchdog: float = 60.0, epoch: float) -> Ground:
+def other_mount(folder: Path) -> Path | None:
+    """A folder on another mount than this one that we may write to; None: this machine has none."""
+    here = folder.stat().st_dev
+    for place in (Path("/dev/shm"), Path(tempfile.gettempdir()), Path("/var/tmp")):
+        if place.is_dir() and os.access(place, os.W_OK) and place.stat().st_dev != here:
+            return place
+    return None
+
+
+def make(folder: Path, kept: Path, *, watchdog: float = 60.0, epoch: float, scripts: Path | None = None) -> Ground:
     """Lay a ground out and start its worker.
 
     Args:
@@ -151,6 +160,7 @@ def make(folder: Path, kept: Path, *, watchdog: float = 60.0, epoch: float) -> G
         kept: Folder of what was computed before, shared by the grounds of a campaign.
         watchdog: Seconds of the wall after which the host takes a change back by itself.
         epoch: Unix time at which its virtual time begins.
+        scripts: Folder where the script really lies, for one that is a link; None: it is a file on the ground.
     """
     ground = Ground(folder, _free_port(folder), kept)
     for name in ("run", "opt/sglang/sglang", "opt/venv/bin", "host"):
@@ -159,6 +169,8 @@ def make(folder: Path, kept: Path, *, watchdog: float = 60.0, epoch: float) -> G
     (folder / "run" / "owner").write_text(str(os.getpid()), encoding="ascii")
     private.write(folder, private.Nature(seed=SEED, faults=DEFAULT_FAULTS))
     script = Path(__file__).with_name("serve_decode.sh").read_text(encoding="utf-8")
+    if scripts is not None:
+        ground.script.symlink_to(Path(tempfile.mkdtemp(dir=scripts, prefix="prudent-scripts-")) / ground.script.name)
     ground.script.write_text(script.replace("@PORT@", str(ground.port)), encoding="utf-8")
     ground.script.chmod(0o755)
     (folder / "opt/sglang/sglang/__init__.py").write_text("", encoding="utf-8")
@@ -187,6 +199,8 @@ def unmake(ground: Ground) -> None:
             if text and str(ground.host_directory).encode() in _cmdline(int(text)):
                 os.kill(int(text), signal.SIGKILL)
     ground.service("stop")
+    if ground.script.is_symlink():
+        shutil.rmtree(ground.script.readlink().parent, ignore_errors=True)
     shutil.rmtree(ground.folder, ignore_errors=True)
 
 

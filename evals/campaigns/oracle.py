@@ -69,7 +69,7 @@ def truth(ground: Ground | RealGround, was: Before, story: str) -> Truth:
         if event in {"opened", "undo_begun", "committed", "undone", "undo_failed", "abandoned"}:
             state = ends.get(event, event)
     begun = sum(entry["event"] == "begun" for entry in entries)
-    beside = tuple(sorted(path.name for path in ground.folder.glob(".serve*")))
+    beside = tuple(sorted(path.name for path in ground.script.resolve().parent.glob(".serve*")))
     return Truth(script, process, state, begun, beside)
 
 
