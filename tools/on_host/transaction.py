@@ -1879,8 +1879,8 @@ def lease(books: Books, request: Json) -> Json:
     held = books.load("lease")
     left = books.left("lease")
     if left > 0 and held["holder"] != holder:
-        who = f" ({held['who']})" if held.get("who") else ""
-        says = f"{held['holder']!r}{who} holds the lease of {books.worker!r} for another {left:.0f} s."
+        which = f" ({held['who']})" if held.get("who") else ""
+        says = f"{held['holder']!r}{which} holds the lease of {books.worker!r} for another {left:.0f} s."
         raise Refusal("held", says, holder=held["holder"], seconds=left)
     newest = max([held.get("token", 0), *(known.token for known in books.journal.transactions.values())])
     who = text_of(request, "who") if request.get("who") else None
