@@ -41,7 +41,6 @@ class Candidate:
         self._before = [reading for reading in state.get("readings", ()) if reading.phase == "baseline"]
         self._parts = parts
         self._tell = tell
-        self._compared = {check for checks in compared(self._plan.criteria).values() for check in checks}
         self._last_start = next((r.value for r in self._before if r.metric == "start_seconds"), None)
         self._earlier: Process | None = None
         self._boots: dict[Phase, int] = {"baseline": 1, "candidate": 1}
@@ -61,8 +60,7 @@ class Candidate:
         self._load(self._plan.checks, pulse, "candidate")
         for turn in turns(self._plan.steps[FIRST_START:]):
             pair = len(turn) > 1
-            unsettled = self._undecided()
-            unsettled = unsettled & self._compared if pair else unsettled
+            unsettled = self._compares() if pair else self._undecided()
             if self._over(pulse) or (turn[-1].optional and not unsettled) or not self._allowed():
                 return
             again = [check for check in self._plan.checks if check.name in unsettled]
@@ -227,6 +225,22 @@ class Candidate:
 
     def _breached(self) -> tuple[Finding, ...]:
         return breached_so_far(self._plan.criteria, self._all, self._noise, self._plan.checks)
+
+    def _compares(self) -> set[CheckName]:
+        """The checks of comparisons that more boots of both sides can settle; none where something else stays open."""
+        measuring = compared(self._plan.criteria)
+        judged = judge(self._plan.criteria, self._all, self._noise, self._plan.checks)
+        still = {finding.criterion for finding in judged.findings if finding.outcome != "met"}
+        flawed = [
+            reading
+            for criterion in self._plan.criteria
+            for reading in self._all
+            if criterion.id in still and reading.metric == criterion.metric
+            if reading.value is None or reading.n < criterion.minimum_n
+        ]
+        if flawed or not still <= set(measuring):
+            return set()
+        return {check for id_ in still for check in measuring[id_]}
 
     def _undecided(self) -> set[CheckName]:
         """The checks that a further start has to repeat: those of criteria that have readings and are not settled."""

@@ -62,10 +62,28 @@ def test_what_two_starts_leave_open_is_settled_by_a_pair(under):
     assert judged_again(record).differs == ()
 
 
+def test_where_something_else_stays_open_no_pair_is_started(under):
+    """Boots of the old setting settle speed alone: where storms are too few as well, going back would be in vain."""
+    with under.ground() as ground:
+        noisy(ground)
+        path = ground.folder / "policy.yaml"
+        law = path.read_text(encoding="utf-8")
+        path.write_text(law.replace("hard_count: 1, minimum_n: 3", "hard_count: 1, minimum_n: 99"), encoding="utf-8")
+        was = before(ground)
+        assert carried(under, ground, Around()) == 0
+        record, _ = stored(ground, RUN)
+        real = truth(ground, was, "bump")
+    assert record is not None
+    assert record.execution is not None
+    assert (record.verdict.decision, record.verdict.state) == ("deferred", "restored"), record.verdict
+    assert contradiction(record, real) is None
+    done = [entry.step for entry in record.execution.journal if entry.event == "done"]
+    assert done == [f"{RUN}-{name}" for name in ("edit", "restart", "again")]
+
+
 @pytest.mark.parametrize(
     ("step", "moment"),
     [
-        ("back", "after"),
         ("old", "during"),
         ("forth", "after"),
         ("new", "during"),
