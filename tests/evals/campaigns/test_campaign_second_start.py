@@ -113,9 +113,9 @@ class SilentAfter(Fate):
 
 def test_a_start_behind_a_dead_link_has_not_failed(under):
     """As long as the host is not heard nobody knows how the start goes: that is no breach, and no proof either."""
-    with under.ground() as ground:
+    with under.ground(watchdog=120.0) as ground:
         was = before(ground)
-        dead = Around(host=lambda host: MortalHost(host, SilentAfter(host, f"helper step {RUN}-restart", 19.0)))
+        dead = Around(host=lambda host: MortalHost(host, SilentAfter(host, f"helper step {RUN}-restart", 45.0)))
         assert carried(under, ground, dead) == 0
         record, books = stored(ground, RUN)
         real = truth(ground, was, "bump")
