@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 import pytest
 
 INSTANTS = 20
-EVERY = 1 if os.environ.get("PRUDENT_MATRIX") == "all" else 3
+EVERY = 1 if os.environ.get("PRUDENT_MATRIX") == "all" else 5
 TAKEN = range(datetime.now(UTC).toordinal() % EVERY, INSTANTS, EVERY)
-"""A third of them, another one each day; every single call of a run is killed around in `evals.bench.matrix`."""
+"""A fifth of them, another one each day; every single call of a run is killed around in `evals.bench.matrix`."""
 RUN_SECONDS = 17.0
 """About how long a run under the brisk policy takes, from the question to the record; later kills find it ended."""
 
