@@ -17,6 +17,7 @@ there already is not taken again, so that a run that was cut off goes on. The ta
     lease      two agents at once, one of them stopped past its lease
     real       a twentieth of `crash` again on the practice ground in real time
     units      the helper dies where a real systemd keeps the worker; only where it is named, and as root
+    ssh        a real sshd, a link that fails at one byte of a call, an agent that dies there; the same
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from evals.bench import (
     matrix_power,
     matrix_real,
     matrix_silent,
+    matrix_ssh,
     matrix_units,
 )
 from evals.bench.matrix_points import Point, Result, share
@@ -75,6 +77,7 @@ MATRICES: dict[str, Matrix] = {
     "lease": matrix_lease,
     "real": matrix_real,
     "units": matrix_units,
+    "ssh": matrix_ssh,
 }
 
 
@@ -154,7 +157,7 @@ def main(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     results, counts, seconds = list(_known(said.resume)), dict[str, int](), dict[str, float]()
     with campaign() as under:
-        for name in said.name or [name for name in MATRICES if name != "units"]:
+        for name in said.name or [name for name in MATRICES if name not in {"units", "ssh"}]:
             begun = time.monotonic()
             every = MATRICES[name].points(under)
             counts[name] = len(every)
