@@ -102,6 +102,9 @@ class Desk:
         lines = (DATA / "agent" / "brisk.yaml").read_text().splitlines(keepends=True)
         speed = next(number for number, line in enumerate(lines) if "{id: throughput" in line)
         law = "".join([*lines[:speed], *lines[speed + 2 :]])
+        law = law.replace(
+            "{always: true, baseline: true, concurrency: [16]", "{always: false, baseline: false, concurrency: [16]"
+        )
         law = law.replace("approve_within_minutes: 0.5", "approve_within_minutes: 5")
         self.machine.write("/root/desk/brisk.yaml", law.encode())
         self.machine.write("/root/desk/prudent.toml", self._settings(shop).encode())
@@ -178,13 +181,15 @@ class Asking:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        with self._process.stdout as said:
-            for line in said:
-                event = json.loads(line)
-                self._hear(event)
-                if event["kind"] == "plan":
-                    self._desk.say("approve", event["plan"]["run"], hours=self._hours)
-        self._hear({"kind": "end"})
+        try:
+            with self._process.stdout as said:
+                for line in said:
+                    event = json.loads(line)
+                    self._hear(event)
+                    if event["kind"] == "plan":
+                        self._desk.say("approve", event["plan"]["run"], hours=self._hours)
+        finally:
+            self._hear({"kind": "end"})
 
     def _hear(self, event: dict[str, Any]) -> None:
         with self._more:
