@@ -1,7 +1,7 @@
 """The units' matrix: the helper dies where a real systemd keeps the worker, at what only its guards and commands add.
 
 Each point boots a test host of its own and takes a part of the actions of one verb: the opening, with its boot unit,
-its drop-in and its watchdog's unit; both steps; the commit; the undo; and the watchdog's own undo. After each death
+its drop-in and its watchdog's unit; both steps; the commit; the undo; and what watchdog and boot unit undo. Afterwards
 either an agent settles it, or nobody does and the watchdog has to. In the end there are the exact bytes, a live process
 that runs them, the unit as it was, and nothing of ours among the manager's files and units.
 
@@ -26,7 +26,7 @@ from evals.campaigns.units import NEW, NEW_RUNS, OLD, OLD_RUNS, UnitSite
 from evals.lab import machine
 from evals.lab.machine_image import cache
 
-VERBS = ("open", "edit", "restart", "commit", "undo", "watch")
+VERBS = ("open", "edit", "restart", "commit", "undo", "watch", "boot")
 ACCOUNTS = ("root", "operator")
 SETTLERS = ("agent", "watchdog")
 PARTS = 4
@@ -44,7 +44,7 @@ def points(_: Campaign) -> list[Point]:
         for account in ACCOUNTS
         for verb in VERBS
         for settler in SETTLERS
-        if (verb, settler) != ("watch", "watchdog")
+        if settler == "agent" or verb not in {"watch", "boot"}
         for part in range(PARTS)
     ]
 
@@ -80,16 +80,21 @@ def calls(site: UnitSite, run: str, watchdog: float = 120.0) -> dict[str, Callab
         "commit": lambda: writer.commit(token, run),
         "undo": lambda: writer.undo(token, run),
         "watch": lambda: watch(site),
+        "boot": lambda: watch(site, NOTIFY_SOCKET="/run/nobody"),
     }
 
 
 def ahead(verb: str) -> Sequence[str]:
     """The verbs that have to succeed before."""
-    return VERBS[: VERBS.index("commit" if verb in {"undo", "watch"} else verb)]
+    return VERBS[: VERBS.index("commit" if verb in {"undo", "watch", "boot"} else verb)]
 
 
-def watch(site: UnitSite) -> None:
+def watch(site: UnitSite, **environ: str) -> None:
     """Be the watchdog of a change whose own was killed and whose agent has been silent too long.
+
+    Args:
+        site: The site.
+        environ: Variables for it; with `NOTIFY_SOCKET` it does what the boot unit does first.
 
     Raises:
         NoAnswer: it died.
@@ -102,7 +107,7 @@ def watch(site: UnitSite) -> None:
     site.machine.write(f"{folder}/deadline", over, user=site.user, mode=0o600)
     (helper,) = site.host.ask("sh", "-c", 'ls "$1"/shipped/*/transaction.py', "sh", site.host.directory).split()
     words = [site.host.python, "-I", "-S", "-B", helper, "watch", site.host.directory, site.worker]
-    done = site.host.run(words, timeout=120)
+    done = site.host.run(words, timeout=120, environ=environ)
     if done.status:
         raise NoAnswer(site.host.name, words, done.status, done.stderr.decode(errors="replace"))
 
