@@ -202,7 +202,7 @@ def _untrue(record: Record, script: bytes, ground: Ground) -> str:
 
 def table(results: Sequence[Result]) -> str:
     """A row for each case, and the shares."""
-    lines = [f"{'change':<42} {'law':<9} {'decision':<12} {'state':<10} {'life':>7} {'wall':>6}  decided by"]
+    lines = [f"{'change':<52} {'law':<9} {'decision':<12} {'state':<10} {'life':>7} {'wall':>6}  decided by"]
     for good in (False, True):
         lines.append("good" if good else "bad")
         for one in results:
@@ -210,7 +210,7 @@ def table(results: Sequence[Result]) -> str:
                 by = _by(one)
                 mark = "" if (one.decision == "kept") == good else "  (by design)" if one.beyond else "  <--"
                 lines.append(
-                    f"  {one.name:<40} {one.law:<9} {one.decision:<12} {one.state:<10} {one.life:>5.0f} s "
+                    f"  {one.name:<50} {one.law:<9} {one.decision:<12} {one.state:<10} {one.life:>5.0f} s "
                     f"{one.wall:>4.0f} s  {by}{mark}"
                 )
     return "\n".join([*lines, *_shares(results)]) + "\n"
