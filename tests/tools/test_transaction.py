@@ -18,6 +18,7 @@ from agent.errors import (
     StaleState,
     UnreadableScript,
 )
+from tools.transaction import Writer
 
 NOW = datetime.now(UTC)
 
@@ -150,6 +151,18 @@ def test_one_holder_at_a_time(site) -> None:
     with pytest.raises(HelperRefused) as refused:
         site.writer.renew(first)
     assert refused.value.kind == "fenced"
+
+
+def test_who_holds_the_worker_is_told_with_process_and_machine(site) -> None:
+    """A run's id means nothing on another machine: who is refused hears where the holder is, and so does who looks."""
+    theirs = Writer(site.host, "decode", str(site.script), site.service, timeout=60, who="process 7 on desk-a")
+    token = theirs.lease("r-1", 60).token
+    with pytest.raises(RunInFlight, match=r"'r-1' \(process 7 on desk-a\) holds the lease of 'decode'"):
+        site.writer.lease("r-2", 60)
+    seen = site.writer.observe()
+    assert (seen.holder, seen.who) == ("r-1", "process 7 on desk-a")
+    site.open(token)
+    assert site.writer.observe().execution.journal[0].detail["who"] == "process 7 on desk-a"
 
 
 def test_a_holder_that_slept_past_its_lease_is_refused(site) -> None:
