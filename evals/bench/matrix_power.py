@@ -19,19 +19,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent.domain import Execution
-from agent.errors import PrudentError
+from agent.errors import NoAnswer, PrudentError
 from agent.settings import load
 from evals.bench.matrix_points import Point
 from evals.campaigns.agent import STORIES, Around, World, ask, forked, resume
 from evals.campaigns.behind import Passing
 from evals.campaigns.campaign import Campaign
 from evals.campaigns.disk import Effect, Image, images, traced
+from evals.campaigns.forge import Forge
 from evals.campaigns.ground import Ground, other_mount
 from evals.campaigns.host import VirtualHost
 from evals.campaigns.mortal import Act, Fate, die, name_of
 from evals.campaigns.oracle import Before, before, end_of
 from tools.host import Completed, Host
-from tools.local import LocalHost
 from tools.service import CommandService
 from tools.transaction import Writer
 
@@ -118,10 +118,10 @@ class _Traced(Passing):
 class _Rebooted(Passing):
     """A host after another boot, where this user may lay another boot's id over the kernel's; else after none."""
 
-    def __init__(self, host: Host, ground: Ground) -> None:
+    def __init__(self, host: Host, ground: Ground, forge: Forge) -> None:
         super().__init__(host)
         self._boot = ground.folder / "run" / "boot-id"
-        self._real = LocalHost(ground.host_directory)
+        self._forge = forge
 
     def run(
         self,
@@ -131,14 +131,18 @@ class _Rebooted(Passing):
         timeout: float,
         environ: Mapping[str, str] | None = None,
     ) -> Completed:
-        """Execute a command."""
-        if os.geteuid() or len(argv) < 2 or Path(argv[-2]).name != "transaction.py":
+        """Execute a command.
+
+        Raises:
+            NoAnswer: it did not end in time.
+        """
+        path = Path(argv[-2]) if len(argv) > 1 else Path()
+        if os.geteuid() or path.name != "transaction.py" or path.read_bytes() != self._forge.content:
             return self._host.run(argv, stdin=stdin, timeout=timeout, environ=environ)
-        return self._real.run([*_OVER, str(self._boot), *argv], stdin=stdin, timeout=timeout, environ=environ)
-
-
-_LAID_OVER = 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"'
-_OVER = ("unshare", "--mount", "/bin/sh", "-c", _LAID_OVER)
+        try:
+            return self._forge.call(str(path), argv[-1], stdin, environ or {}, timeout, boot=self._boot)
+        except TimeoutError:
+            raise NoAnswer(self.name, argv, None, f"no end within {timeout:g} s") from None
 
 
 class _Acked(NamedTuple):
@@ -218,7 +222,7 @@ def _tried(campaign: Campaign, ground: Ground, image: Image, acked: _Acked, was:
     world = VirtualHost(ground, campaign.forge)
     try:
         world.sleep(10.0)
-        wrong = _lost(_writer(_Rebooted(world, ground), ground).status(RUN), acked)
+        wrong = _lost(_writer(_Rebooted(world, ground, campaign.forge), ground).status(RUN), acked)
     except PrudentError as problem:
         return f"the helper would not say how it stands: {problem}"
     finally:
@@ -228,7 +232,8 @@ def _tried(campaign: Campaign, ground: Ground, image: Image, acked: _Acked, was:
     came_up = ground.main() if ground.script.read_bytes() == was.script else None
     said = ground.folder / "run" / "said"
     ended = forked(
-        lambda: resume(ground, campaign.forge, RUN, Around(host=lambda host: _Rebooted(host, ground))), said=said
+        lambda: resume(ground, campaign.forge, RUN, Around(host=lambda host: _Rebooted(host, ground, campaign.forge))),
+        said=said,
     )
     if ended.status:
         return f"resume ended with status {ended.status}: {ended.said[-2000:]}"

@@ -17,7 +17,7 @@ from pathlib import Path
 from tools.host import Completed
 
 _BODY = """
-import json, os, signal, socket, sys, threading
+import ctypes, json, os, signal, socket, sys, threading
 server = socket.socket(fileno=int(sys.argv[1]))
 path = sys.argv[2]
 with open(path) as file:
@@ -46,6 +46,14 @@ while True:
             os.dup2(name, number)
             os.close(name)
         os.environ.update(wish["environ"])
+        if wish["boot"]:
+            new_mounts, bind, private = 0x20000, 0x1000, 0x44000  # sched.h; sys/mount.h
+            here = b"/proc/sys/kernel/random/boot_id"
+            libc = ctypes.CDLL(None, use_errno=True)
+            if libc.unshare(new_mounts) or libc.mount(None, b"/", None, private, None):
+                os._exit(71)
+            if libc.mount(os.fsencode(wish["boot"]), here, None, bind, None):
+                os._exit(71)
         sys.argv = [wish["path"], wish["verb"]]
         status = 70
         try:
@@ -85,8 +93,25 @@ class Forge:
         )
         theirs.close()
 
-    def call(self, path: str, verb: str, stdin: bytes, environ: Mapping[str, str], timeout: float) -> Completed:
+    def call(
+        self,
+        path: str,
+        verb: str,
+        stdin: bytes,
+        environ: Mapping[str, str],
+        timeout: float,
+        *,
+        boot: Path | None = None,
+    ) -> Completed:
         """Run one verb of the helper that lies at a path to its end.
+
+        Args:
+            path: Where the helper lies.
+            verb: The verb.
+            stdin: The request.
+            environ: Variables beside this process's own.
+            timeout: Seconds.
+            boot: File with the id of another boot, which it sees instead of the kernel's; only root may do that.
 
         Raises:
             TimeoutError: it did not end in time; it goes on, as a command does whose link broke.
@@ -98,8 +123,10 @@ class Forge:
             files[0].write(stdin)
             files[0].flush()
             files[0].seek(0)
-            wish = json.dumps({"path": path, "verb": verb, "environ": dict(environ)}).encode()
-            socket.send_fds(self._socket, [wish], [*(file.fileno() for file in files), theirs.fileno()])
+            wish = {"path": path, "verb": verb, "environ": dict(environ), "boot": str(boot) if boot else None}
+            socket.send_fds(
+                self._socket, [json.dumps(wish).encode()], [*(file.fileno() for file in files), theirs.fileno()]
+            )
             theirs.close()
             ours.settimeout(timeout)
             status = int(ours.recv(100) or b"70")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import sys
+import uuid
+from pathlib import Path
 
 import pytest
 
 from evals.campaigns.disk import Effect, images, traced
+from tools.transaction import HELPER
 
 ROOT = {"/d": None, "/d/old": b"old"}
 
@@ -55,6 +60,20 @@ def test_a_name_that_was_synced_keeps_what_it_rests_on():
     for state in states(*effects):
         assert state["/d/whole"] == b"x"
         assert "/d/part" not in state
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may lay another boot's id over the kernel's")
+def test_after_a_power_cut_the_helper_sees_another_boot(under, tmp_path):
+    """It is the only one that does: for it deadline and lease of the boot before are over."""
+    kernels = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    (tmp_path / "boot").write_text(f"{uuid.UUID(int=7)}\n", encoding="ascii")
+    service = {"kind": "command", "restart": ["true"], "pid": ["/bin/echo", str(os.getpid())]}
+    wish = {"directory": str(tmp_path / "host"), "worker": "decode", "script": "/nowhere", "service": service}
+    for boot, wanted in ((None, kernels), (tmp_path / "boot", str(uuid.UUID(int=7)))):
+        done = under.forge.call(str(HELPER), "observe", json.dumps(wish).encode(), {}, 60, boot=boot)
+        assert json.loads(done.stdout)["process"]["boot_id"] == wanted
+    assert Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip() == kernels
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="there is no strace on this machine")
