@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 def test_a_worker_that_ends_under_the_load_is_taken_back_and_not_only_deferred(bench):
     """Its service says that the process that was proven is no more: a breach, whatever the load brought home."""
     sessions = "{always: true, baseline: true, concurrency: [14], count: 14, tokens"
-    bench.brisk(sessions, "{always: true, baseline: false, concurrency: [14], count: 200, tokens")
+    bench.brisk(sessions, "{always: true, baseline: false, concurrency: [14], count: 100, tokens")
     asking = bench.start("ask", "bump cuda graphs to 48", "--json")
     assert asking.stdout is not None
     killed, lines = 0, []
