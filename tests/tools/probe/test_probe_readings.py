@@ -96,7 +96,7 @@ class TestSessions:
     )
     def test_the_first_bad_one_is_shown(self, serve, host, fault, kind) -> None:
         """The detail shows what was wanted and what came instead, on one printable line."""
-        served = serve(fault=fault, every=5)
+        served = serve(fault=fault, every=5, first=0.2)
 
         corrupted = ask(host, served.url, check_of("sessions"))["corrupted_sessions"]
 
