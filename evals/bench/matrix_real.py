@@ -1,6 +1,14 @@
-"""A twentieth of the crashes and failing links again on the practice ground in real time: both come to the same end."""
+"""A twentieth of the crashes and failing links again on the practice ground in real time: both come to the same end.
+
+Neither world has a word on speed in its law: a machine with much else to do gives no valid rate, a run then ends before
+the call that is to fail, and a rate is not what is tried here.
+"""
 
 from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
 
 from evals.bench import matrix_crash, matrix_link
 from evals.bench.matrix_points import Point
@@ -34,8 +42,10 @@ def points(campaign: Campaign) -> list[Point]:
 def check(campaign: Campaign, point: Point) -> str | None:
     """Let it happen in both worlds, and compare what came of it; what is wrong, or None."""
     with campaign.ground() as ground:
+        _leave_speed_out(ground.folder / "policy.yaml")
         computed = _end(campaign, ground, point)
     with real_ground() as ground_in_time:
+        _leave_speed_out(ground_in_time.folder / "policy.yaml")
         real = _end(campaign, ground_in_time, point)
     for which, end in (("computed", computed), ("real", real)):
         if isinstance(end, str):
@@ -43,6 +53,13 @@ def check(campaign: Campaign, point: Point) -> str | None:
     assert isinstance(computed, End)
     assert isinstance(real, End)
     return None if _core(computed) == _core(real) else f"computed: {computed}; real: {real}"
+
+
+def _leave_speed_out(policy: Path) -> None:
+    law = yaml.safe_load(policy.read_text(encoding="utf-8"))
+    law["criteria"] = [criterion for criterion in law["criteria"] if criterion["id"] != "throughput"]
+    law["checks"]["throughput"] |= {"always": False, "baseline": False}
+    policy.write_text(yaml.safe_dump(law, sort_keys=False), encoding="utf-8")
 
 
 def _core(end: End) -> End:
