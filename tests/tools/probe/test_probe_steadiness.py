@@ -54,11 +54,12 @@ def test_a_sound_worker_comes_back_from_storms(worker):
 
 @pytest.mark.parametrize("worker", [("slot-leak:share=0",)], indirect=True)
 def test_places_that_are_not_given_back_show_after_an_overload(worker):
-    """Places that a crowd kept which hung up are missing in the next crowd, though all of it is answered."""
-    found = _ask(worker, "overload", 300, count=2, tokens=8)
+    """Places that a crowd kept which hung up are missing afterwards, though everybody is answered."""
+    found = _ask(worker, "overload", 300, count=2, tokens=24)
 
     assert found["stuck_overloads"].bad
-    assert "decoded at once where" in found["stuck_overloads"].detail or "run and" in found["stuck_overloads"].detail
+    signs = ("decoded at once where", "where it ran at", "run and")
+    assert any(sign in found["stuck_overloads"].detail for sign in signs)
 
 
 @pytest.mark.parametrize("worker", [("memory-leak:kib=1500,limit=4000,card=0.5",)], indirect=True)
