@@ -8,11 +8,9 @@ script are tried again with a script on another mount than Prudent's own folder,
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import shutil
-import signal
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,7 +25,7 @@ from evals.campaigns.behind import Passing
 from evals.campaigns.campaign import Campaign
 from evals.campaigns.disk import Effect, Image, images, traced
 from evals.campaigns.forge import Forge
-from evals.campaigns.ground import Ground, other_mount
+from evals.campaigns.ground import Ground, end_watchdogs, other_mount
 from evals.campaigns.host import VirtualHost
 from evals.campaigns.mortal import Act, Fate, die, name_of
 from evals.campaigns.oracle import Before, before, end_of
@@ -166,7 +164,7 @@ def _verb(campaign: Campaign, ground: Ground, verb: str, part: int) -> str | Non
     start, effects = pickle.loads(cut.read_bytes())
     if not effects:
         return f"strace saw nothing of {verb}"
-    _end_watchdogs(ground)
+    end_watchdogs(ground.host_directory)
     agents = _Agents(ground)
     seen, number = list[Image](), 0
     for crash in range(len(effects) + 1):
@@ -215,7 +213,7 @@ def _image(ground: Ground) -> dict[str, bytes | None]:
 
 def _tried(campaign: Campaign, ground: Ground, image: Image, acked: _Acked, was: Before, story: str) -> str | None:
     """Put the disk into a state, boot, and resume; what is wrong, or None."""
-    _end_watchdogs(ground)
+    end_watchdogs(ground.host_directory)
     _lay(ground, image)
     (ground.folder / "run" / "boot-id").write_text(f"{uuid.uuid4()}\n", encoding="ascii")
     ground.service("restart")
@@ -279,12 +277,3 @@ def _lay(ground: Ground, image: Image) -> None:
             place.chmod(0o755 if place == script else 0o600)
     if str(script) not in image:
         script.unlink(missing_ok=True)
-
-
-def _end_watchdogs(ground: Ground) -> None:
-    for presence in ground.host_directory.glob("workers/*/watchdog"):
-        text = presence.read_text(encoding="ascii").strip()
-        with contextlib.suppress(OSError, ValueError):
-            pid = int(text)
-            if str(ground.host_directory).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)

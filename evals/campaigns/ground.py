@@ -193,15 +193,20 @@ def make(folder: Path, kept: Path, *, watchdog: float = 60.0, epoch: float, scri
 
 def unmake(ground: Ground) -> None:
     """End everything that belongs to a ground: watchdogs first, so that none works in a folder that is gone."""
-    for presence in ground.host_directory.glob("workers/*/watchdog"):
-        text = presence.read_text(encoding="ascii").strip()
-        with contextlib.suppress(OSError):
-            if text and str(ground.host_directory).encode() in _cmdline(int(text)):
-                os.kill(int(text), signal.SIGKILL)
+    end_watchdogs(ground.host_directory)
     ground.service("stop")
     if ground.script.is_symlink():
         shutil.rmtree(ground.script.readlink().parent, ignore_errors=True)
     shutil.rmtree(ground.folder, ignore_errors=True)
+
+
+def end_watchdogs(directory: Path) -> None:
+    """End the watchdogs of a host's directory: one that wakes up in a folder that is gone makes it again."""
+    for presence in directory.glob("workers/*/watchdog"):
+        text = presence.read_text(encoding="ascii").strip()
+        with contextlib.suppress(OSError):
+            if text and str(directory).encode() in _cmdline(int(text)):
+                os.kill(int(text), signal.SIGKILL)
 
 
 def _cmdline(pid: int) -> bytes:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from evals.campaigns.ground import SEED, Identity, start_ticks
+from evals.campaigns.ground import SEED, Identity, end_watchdogs, start_ticks
 from evals.lab import ground as lab
 from evals.lab import private
 from tools.local import LocalHost
@@ -105,5 +105,6 @@ def real_ground(watchdog: float = 60.0) -> Iterator[RealGround]:
         made.settings.write_text(text, encoding="utf-8")
         yield RealGround(made)
     finally:
+        end_watchdogs(RealGround(made).host_directory)
         lab.down(made.directory)
         shutil.rmtree(folder, ignore_errors=True)
