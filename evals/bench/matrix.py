@@ -64,6 +64,8 @@ class Matrix(Protocol):
         """Take one, and say what is wrong; None: nothing."""
 
 
+PROGRESS_SECONDS = 30.0
+"""How often a matrix says how far it is."""
 IDLE = {"silent": 3, "real": 2}
 """Matrices whose points mostly wait for the wall's clock: how many times as many are taken at once."""
 MATRICES: dict[str, Matrix] = {
@@ -163,11 +165,15 @@ def main(argv: Sequence[str]) -> int:
             counts[name] = len(every)
             done = {result.point.id for result in results if result.point.matrix == name}
             chosen = [point for point in (every if said.all else share(every, said.rotation)) if point.id not in done]
-            for result in run(under, chosen, said.at_once * IDLE.get(name, 1)):
+            told = begun
+            for taken, result in enumerate(run(under, chosen, said.at_once * IDLE.get(name, 1)), 1):
                 results.append(result)
                 _keep(said.resume, result)
                 if result.wrong is not None:
                     print(f"{name}: {result.point.id}: {result.wrong}", flush=True)
+                if (now := time.monotonic()) - told > PROGRESS_SECONDS:
+                    told, left = now, (now - begun) / taken * (len(chosen) - taken)
+                    print(f"{name}: {taken} of {len(chosen)} points, {left / 60:.0f} min to go", file=sys.stderr)
             seconds[name] = time.monotonic() - begun
     shown = table(results, counts, seconds)
     print(shown, end="")
