@@ -75,7 +75,9 @@ def _undo(plan: Plan, parts: Parts, tell: Tell) -> _Undone:
             if execution.state in {"undone", "committed"}:
                 return _Undone(execution, None)
             tell({"kind": "step", "text": f"taking it back: {plan.change.summary}"})
-            note_log_mark(plan.run, "restored", parts)
+            if not log_mark(plan.run, "restored", parts):
+                # Asked again, the start may lie behind us: what proves it is in the log from the first time on.
+                note_log_mark(plan.run, "restored", parts)
             return _Undone(transaction.undo(plan.watchdog_seconds), None)
         except NoAnswer as error:
             problem = error

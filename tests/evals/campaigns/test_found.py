@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evals.bench import matrix_crash, matrix_late, matrix_link
+from evals.bench import matrix_crash, matrix_helper, matrix_late, matrix_link
 from evals.bench.matrix_points import Point
 from evals.campaigns.oracle import stored
 
@@ -48,3 +48,10 @@ def test_an_opening_of_a_dead_agent_that_arrives_late_opens_nothing(under):
     """Whoever resumed with an approval that had run out has fenced it off before it said that nothing was touched."""
     point = Point("late", "bump | helper open #1 | expired | 1", mutating=True)
     assert matrix_late.check(under, point) is None
+
+
+def test_an_undo_whose_helper_dies_after_the_restart_is_proven_when_it_is_asked_again(under):
+    """The start that restored the worker lies before the second call then, and is proof all the same."""
+    undoing = [point for point in matrix_helper.points(under) if "| helper undo #1 |" in point.id]
+    last = [point for point in undoing if point.id.endswith("alone")][-4:]
+    assert [matrix_helper.check(under, point) for point in last] == [None] * 4

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import pytest
 
@@ -15,9 +16,19 @@ NAMES = ("crash", "helper", "silent", "link", "late", "power", "approval", "leas
 TRACED = shutil.which("strace") is not None
 
 
+class Taken(NamedTuple):
+    """What came of a matrix."""
+
+    points: int
+    taken: int
+    wrong: int
+    said: str
+    """What the command said of it."""
+
+
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory) -> Mapping[str, list[int]]:
-    """The counts by matrix. One command takes them all: what an engine was computed to say once serves every one."""
+def matrices(tmp_path_factory) -> Mapping[str, Taken]:
+    """The matrices by name. One command takes them all: what an engine was computed to say once serves every one."""
     table = tmp_path_factory.mktemp("matrices") / "table.md"
     names = [name for name in NAMES if TRACED or name != "power"]
     done = subprocess.run(
@@ -28,16 +39,20 @@ def rows(tmp_path_factory) -> Mapping[str, list[int]]:
         stdin=subprocess.DEVNULL,
         check=False,
     )
-    print(done.stdout + done.stderr)
-    cells = [line.strip("| ").split(" | ") for line in table.read_text().splitlines()[2:]]
-    return {name: [int(count) for count in counts] for name, *counts in cells}
+    assert table.exists(), done.stdout + done.stderr
+    found = {}
+    for line in table.read_text(encoding="utf-8").splitlines()[2:]:
+        name, *cells = line.strip("| ").split(" | ")
+        counts = [int(cell) for cell in cells]
+        found[name] = Taken(counts[0], counts[1], counts[-2], done.stdout)
+    return found
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_wrong_at_any_point(name, rows):
+def test_nothing_is_wrong_at_any_point(name, matrices):
     """However its world breaks, no run says anything of the worker that is not so, and none is left without an end."""
     if name == "power" and not TRACED:
         pytest.skip("there is no strace on this machine")
-    points, taken, *_, wrong, _ = rows[name]
-    assert points >= taken > 0
-    assert wrong == 0
+    seen = matrices[name]
+    assert seen.points >= seen.taken > 0
+    assert seen.wrong == 0, seen.said
