@@ -152,7 +152,9 @@ def _stopped(bench: Bench, name: str, chance: Random) -> str | None:
     if ("done", "commit") not in second.said:
         os.kill(first.pid, signal.SIGKILL)
         os.waitpid(first.pid, 0)
-        return f"the second did not finish: {second.said}"
+        held = {bench.old: "old", bench.new: "new"}.get(bench.ground.script.read_bytes(), "neither old nor new")
+        events = [(entry["transaction"], entry["event"], entry["by"]) for entry in journal(bench.ground)[-12:]]
+        return f"the second did not finish: {second.said} after {first.said}; the script is {held}; {events}"
     was = (bench.ground.script.read_bytes(), bench.ground.main(), bench.restarts(), len(journal(bench.ground)))
     os.kill(first.pid, signal.SIGCONT)
     first.await_end()
