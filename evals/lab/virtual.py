@@ -289,7 +289,10 @@ def main(argv: Sequence[str]) -> None:
     commands = Path(ground) / "bin"
     commands.mkdir(exist_ok=True)
     cards.plant(commands, Path(sys.executable), Path(ground))
-    os.environ["PATH"] = f"{commands}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    path = os.environ.get("PATH", os.defpath)
+    if path.split(os.pathsep)[0] != str(commands):
+        # Whoever executes itself again, with what it was created with, has to find the same environment.
+        os.environ["PATH"] = f"{commands}{os.pathsep}{path}"
     sys.stderr = cast(TextIO, Told(driver.say))
     clock.replace(time)
     asyncio.set_event_loop_policy(Policy(clock, driver))
