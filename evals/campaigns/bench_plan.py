@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from agent.assemble import open_store
@@ -15,6 +15,7 @@ from evals.campaigns.ground import Ground
 from evals.campaigns.host import VirtualHost
 from evals.campaigns.mortal import Act, Fate, MortalStore
 from evals.campaigns.oracle import EXPECTED
+from evals.campaigns.small_plan import yes_to
 from tools.host import Host
 from tools.service import CommandService
 from tools.transaction import Writer
@@ -76,16 +77,7 @@ class Bench(NamedTuple):
 
 def approval_of(plan: Plan) -> Approval:
     """A yes to a plan."""
-    at = datetime.now(UTC)
-    return Approval(
-        run=plan.run,
-        digest=plan.digest,
-        decision="approve",
-        by="campaign",
-        door="replay",
-        at=at,
-        expires=at + timedelta(seconds=600),
-    )
+    return yes_to(plan, by="campaign", door="replay")
 
 
 def planned(campaign: Campaign, ground: Ground, story: str = "bump") -> Bench:

@@ -7,11 +7,12 @@ import hashlib
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
-from agent.domain import Approval, Change, Forecast, HostState, Plan, Process, Risk, Step, Traffic
+from agent.domain import Approval, Plan, Process
 from agent.errors import HostError, NoAnswer
+from evals.campaigns.small_plan import small_plan, yes_to
 from evals.lab.machine import Machine, MachineError
 from tools.host import Completed, HttpAnswer, LineStream
 from tools.service import SystemdService
@@ -161,55 +162,24 @@ class UnitSite:
 
     def plan(self, *, run: str = "r-1", watchdog: float = 120.0, new: bytes = NEW, edits: bool = True) -> Plan:
         """The plan for an edit and a restart, made for what is there now."""
-        identity = self.process().identity
+        process = self.process().identity
         old = hashlib.sha256(self.host.read(self.script)).hexdigest()
-        fresh = hashlib.sha256(new).hexdigest() if edits else old
-        edit = Step(
-            id="edit",
-            action="edit_script",
-            what="write 96",
-            before=HostState(script_sha256=old, process=identity),
-            after=HostState(script_sha256=fresh, process=identity),
-            undo="put the old bytes back",
-        )
-        restart = Step(
-            id="restart",
-            action="restart",
-            what="restart decode",
-            before=HostState(script_sha256=fresh, process=identity),
-            after=HostState(script_sha256=fresh),
-            undo="restart again",
-        )
-        return Plan(
-            run=run,
-            made_at=datetime(2026, 11, 29, 12, tzinfo=UTC),
+        return small_plan(
+            script=self.script,
+            old=old,
+            new=hashlib.sha256(new).hexdigest() if edits else old,
+            process=process,
+            watchdog=watchdog,
             worker=self.worker,
             host=self.host.name,
-            change=Change(worker=self.worker, operation="set", summary="level 32 -> 96"),
-            diff="",
-            edit_proof="",
-            backup_of=self.script,
-            new_script_sha256=fresh,
-            risk=Risk(level="low", ways=(), summary="", by="rules"),
-            precedents=(),
-            forecast=Forecast(rows=(), free_after_capture=None, restart_seconds=None, fits="unsure", why=""),
-            steps=(edit, restart) if edits else (restart,),
-            checks=(),
-            criteria=(),
-            policy="decode 0",
-            traffic=Traffic(live_requests=0, loses="nobody", load="none"),
-            watchdog_seconds=watchdog,
-            approve_within_seconds=60.0,
+            edits=edits,
+            run=run,
         )
 
     @staticmethod
     def approval(plan: Plan, *, at: datetime | None = None) -> Approval:
         """A yes to a plan, by a clock that may be any."""
-        at = at or datetime.now(UTC)
-        expires = at + timedelta(seconds=600)
-        return Approval(
-            run=plan.run, digest=plan.digest, decision="approve", by="ada", door="cli", at=at, expires=expires
-        )
+        return yes_to(plan, at=at)
 
     def open(self, run: str = "r-1", *, writer: Writer | None = None, new: bytes = NEW, **changed: Any) -> int:
         """Lease and open a transaction for a fresh plan; the token."""

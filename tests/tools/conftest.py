@@ -13,13 +13,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.domain import Approval, Change, Forecast, HostState, Plan, Process, Risk, Step, Traffic
+from agent.domain import Approval, Plan, Process
+from evals.campaigns.small_plan import small_plan, yes_to
 from tools.host import Completed
 from tools.local import LocalHost
 from tools.service import CommandService
@@ -159,62 +160,19 @@ class Site:
 
     def plan(self, *, new: bytes = NEW, watchdog: float = 60.0, **changed: Any) -> Plan:
         """The plan for an edit and a restart, made for what is there now."""
-        old = hashlib.sha256(self.script.read_bytes()).hexdigest()
-        fresh = hashlib.sha256(new).hexdigest()
-        identity = self.before.identity
-        edit = Step(
-            id="edit",
-            action="edit_script",
-            what="write 96",
-            before=HostState(script_sha256=old, process=identity),
-            after=HostState(script_sha256=fresh, process=identity),
-            undo="put the old bytes back",
+        return small_plan(
+            script=str(self.script),
+            old=hashlib.sha256(self.script.read_bytes()).hexdigest(),
+            new=hashlib.sha256(new).hexdigest(),
+            process=self.before.identity,
+            watchdog=watchdog,
+            **changed,
         )
-        restart = Step(
-            id="restart",
-            action="restart",
-            what="restart decode",
-            before=HostState(script_sha256=fresh, process=identity),
-            after=HostState(script_sha256=fresh),
-            undo="restart again",
-        )
-        fields: dict[str, Any] = {
-            "run": "r-1",
-            "made_at": datetime(2026, 11, 29, 12, tzinfo=UTC),
-            "worker": "decode",
-            "host": "local",
-            "change": Change(worker="decode", operation="set", summary="level 32 -> 96"),
-            "diff": "",
-            "edit_proof": "",
-            "backup_of": str(self.script),
-            "new_script_sha256": fresh,
-            "risk": Risk(level="low", ways=(), summary="", by="rules"),
-            "precedents": (),
-            "forecast": Forecast(rows=(), free_after_capture=None, restart_seconds=None, fits="unsure", why=""),
-            "steps": (edit, restart),
-            "checks": (),
-            "criteria": (),
-            "policy": "decode 0",
-            "traffic": Traffic(live_requests=0, loses="nobody", load="none"),
-            "watchdog_seconds": watchdog,
-            "approve_within_seconds": 60.0,
-        }
-        return Plan(**{**fields, **changed})
 
     @staticmethod
     def approval(plan: Plan, **changed: Any) -> Approval:
         """A yes to a plan."""
-        at = datetime.now(UTC)
-        fields: dict[str, Any] = {
-            "run": plan.run,
-            "digest": plan.digest,
-            "decision": "approve",
-            "by": "ada",
-            "door": "cli",
-            "at": at,
-            "expires": at + timedelta(seconds=600),
-        }
-        return Approval(**{**fields, **changed})
+        return yes_to(plan, **changed)
 
     def open(self, token: int, transaction: str = "r-1", **changed: Any) -> Plan:
         """Open a transaction for a fresh plan."""
