@@ -216,6 +216,7 @@ class Writer:
         sleep: Lets seconds pass before a question is asked again.
         nonce: A text that no two requests share, so that an answer can be for one of them only.
         who: Which process on which machine this is, for whoever is refused because of it.
+        tell: Hears of each question that had to be asked again, and why.
     """
 
     def __init__(
@@ -231,6 +232,7 @@ class Writer:
         sleep: Callable[[float], None] = time.sleep,
         nonce: Callable[[], str] = lambda: secrets.token_hex(8),
         who: str = "",
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._host = host
         self._worker = worker
@@ -242,15 +244,10 @@ class Writer:
         self._sleep = sleep
         self._nonce = nonce
         self._who = who
-        self._asked_again: list[str] = []
+        self._tell = tell
         self._path: str | None = None
         self._turn = threading.Lock()
         self._ended: set[str] = set()
-
-    def asked_again(self) -> tuple[str, ...]:
-        """The questions that had to be asked again since this was last looked at, each with why, for people."""
-        told, self._asked_again = tuple(self._asked_again), []
-        return told
 
     def lease(self, holder: str, ttl: float) -> Grant:
         """Take, or take again, the right to write.
@@ -514,7 +511,7 @@ class Writer:
             except NoAnswer as lost:
                 if not pauses or self._clock() + pauses[0] > until:
                     raise
-                self._asked_again.append(f"The host was asked again ({verb}), because it gave no answer: {lost.said}")
+                self._tell(f"The host was asked again ({verb}), because it gave no answer: {lost.said}")
                 self._sleep(pauses.pop(0))
 
     def _sent(self, verb: str, limit: float, request: dict[str, Any]) -> dict[str, Any]:

@@ -217,6 +217,7 @@ class Worker:
         partners: Workers that cannot serve without this one, nor it without them: the other side of a pair.
         benchmark: A command of the team's that measures throughput instead of our bursts; empty: none.
         who: Which process on which machine this is, for whoever is refused because of it.
+        heard: Hears what comes to pass on the way to the host, such as a question that had to be asked again.
         service: What restarts it.
         knobs: The engine's catalogue.
         version: The engine's version, where the settings say it.
@@ -244,6 +245,7 @@ class Worker:
         partners: Sequence[str] = (),
         benchmark: Sequence[str] = (),
         who: str = "",
+        heard: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -256,7 +258,7 @@ class Worker:
         self.benchmark = tuple(benchmark)
         entered = urlsplit(entry)
         ports = (self._port, *filter(None, (entered.port,)))
-        self.writer = Writer(host, name, script, service, ports=ports, sleep=sleep, who=who)
+        self.writer = Writer(host, name, script, service, ports=ports, sleep=sleep, who=who, tell=heard)
         self.log = log_of(host, log, service)
         self.engine = engine_of(engine)
         self._script = script

@@ -21,9 +21,6 @@ def record(state: RunState, runtime: Runtime[Parts]) -> Command[Literal["__end__
     tell({"kind": "node", "text": "record"})
     still_ours(state["request"].run, parts)
     request, plan = state["request"], state.get("plan")
-    again = parts.worker.writer.asked_again()
-    for note in again:
-        tell({"kind": "note", "text": note})
     written = parts.store.append(
         Record(
             seq=1,
@@ -43,7 +40,7 @@ def record(state: RunState, runtime: Runtime[Parts]) -> Command[Literal["__end__
             readings=tuple(state.get("readings", ())),
             noise=state.get("noise"),
             verdict=state["verdict"],
-            notes=(*state.get("notes", ()), *again, *parts.heard.lines),
+            notes=(*state.get("notes", ()), *parts.heard.lines),
             previous="0" * 64,
         )
     )
