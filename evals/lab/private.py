@@ -144,8 +144,12 @@ class Shelf:
         stat = Path(f"/proc/{os.getppid()}/stat").read_text(encoding="utf-8")
         return f"{os.getppid()}/{stat.rpartition(')')[2].split()[19]}"
 
+    def mark(self, name: str) -> None:
+        """Put the time there."""
+        self.write(name, {"at": self.now()})
+
     async def beat(self, name: str) -> None:
         """Keep a time there fresh, twice a wall second, until cancelled."""
         while True:
-            self.write(name, {"at": self.now()})
+            self.mark(name)
             await asyncio.sleep(0.5)

@@ -124,7 +124,7 @@ class DirtyRestart(_Wedge):
         dirty = mark is not None and self.shelf.now() - mark["at"] < self.number("window")
         low = int(self.number("least"))
         self._after = self.chance.randint(low, max(int(self.number("most")), low)) if dirty else -1
-        self.shelf.write("alive", {"at": self.shelf.now()})
+        self.shelf.mark("alive")
 
     def stalls(self, sight: Sight) -> bool:
         """Whether a dirty one has served as many as it was going to."""
