@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evals.bench.matrix_crash import around
-from evals.campaigns.agent import STORIES, Around, ask, forked, resume
-from evals.campaigns.campaign import Campaign
+from evals.campaigns.agent import Around
 from evals.campaigns.faulty import FaultyHost
 from evals.campaigns.ground import Ground
 from evals.campaigns.mortal import Act, Fate
@@ -31,19 +30,12 @@ def noisy(ground: Ground) -> None:
     path.write_text(law, encoding="utf-8")
 
 
-def carried(under: Campaign, ground: Ground, told: Around) -> int:
-    """Ask for a bump; the status of the agent's process."""
-    ended = forked(lambda: ask(ground, under.forge, RUN, STORIES["bump"], told), said=ground.folder / "said")
-    assert ended.status in {0, -9}, ended.said
-    return ended.status
-
-
-def test_what_two_starts_leave_open_is_settled_by_a_pair(under):
+def test_what_two_starts_leave_open_is_settled_by_a_pair(under, bump):
     """Both settings are proven and measured at each start, the change is what stays, and the record shows all of it."""
     with under.ground() as ground:
         noisy(ground)
         was = before(ground)
-        assert carried(under, ground, Around()) == 0
+        assert bump.carried(ground, Around()) == 0
         record, books = stored(ground, RUN)
         real = truth(ground, was, "bump")
     assert books is None
@@ -62,7 +54,7 @@ def test_what_two_starts_leave_open_is_settled_by_a_pair(under):
     assert judged_again(record).differs == ()
 
 
-def test_where_something_else_stays_open_no_pair_is_started(under):
+def test_where_something_else_stays_open_no_pair_is_started(under, bump):
     """Boots of the old setting settle speed alone: where storms are too few as well, going back would be in vain."""
     with under.ground() as ground:
         noisy(ground)
@@ -70,13 +62,9 @@ def test_where_something_else_stays_open_no_pair_is_started(under):
         law = path.read_text(encoding="utf-8")
         path.write_text(law.replace("hard_count: 1, minimum_n: 3", "hard_count: 1, minimum_n: 99"), encoding="utf-8")
         was = before(ground)
-        assert carried(under, ground, Around()) == 0
-        record, _ = stored(ground, RUN)
-        real = truth(ground, was, "bump")
-    assert record is not None
+        assert bump.carried(ground, Around()) == 0
+        record, _ = bump.taken_back(ground, was)
     assert record.execution is not None
-    assert (record.verdict.decision, record.verdict.state) == ("deferred", "restored"), record.verdict
-    assert contradiction(record, real) is None
     done = [entry.step for entry in record.execution.journal if entry.event == "done"]
     assert done == [f"{RUN}-{name}" for name in ("edit", "restart", "again")]
 
@@ -89,34 +77,23 @@ def test_where_something_else_stays_open_no_pair_is_started(under):
         ("new", "during"),
     ],
 )
-def test_an_agent_that_dies_in_a_pair_leaves_the_old_setting(under, step: str, moment: str):
+def test_an_agent_that_dies_in_a_pair_leaves_the_old_setting(under, bump, step: str, moment: str):
     """Wherever it dies between the two settings, whoever resumes takes the change back and proves it."""
     with under.ground() as ground:
         noisy(ground)
         was = before(ground)
-        assert carried(under, ground, around(Fate(Act(f"helper step {RUN}-pair-1-{step}", 1), moment))) == -9
-        ended = forked(lambda: resume(ground, under.forge, RUN), said=ground.folder / "said")
-        assert ended.status == 0, ended.said
-        record, books = stored(ground, RUN)
-        real = truth(ground, was, "bump")
-    assert books is None
-    assert record is not None
-    assert (record.verdict.decision, record.verdict.state) == ("deferred", "restored"), record.verdict
-    assert contradiction(record, real) is None
+        assert bump.carried(ground, around(Fate(Act(f"helper step {RUN}-pair-1-{step}", 1), moment))) == -9
+        bump.resumed(ground)
+        _, real = bump.taken_back(ground, was)
     assert (real.script, real.process) == ("old", "old")
 
 
-def test_a_start_of_the_old_setting_that_nobody_saw_is_no_baseline(under):
+def test_a_start_of_the_old_setting_that_nobody_saw_is_no_baseline(under, bump):
     """The answer of that step is lost: nothing is kept on the strength of what went before."""
     with under.ground() as ground:
         noisy(ground)
         was = before(ground)
         back = Act(f"helper step {RUN}-pair-1-old", 1)
         lost = Around(host=lambda host: FaultyHost(host, Fate(), back, "dropped after"))
-        assert carried(under, ground, lost) == 0
-        record, books = stored(ground, RUN)
-        real = truth(ground, was, "bump")
-    assert books is None
-    assert record is not None
-    assert (record.verdict.decision, record.verdict.state) == ("deferred", "restored"), record.verdict
-    assert contradiction(record, real) is None
+        assert bump.carried(ground, lost) == 0
+        bump.taken_back(ground, was)

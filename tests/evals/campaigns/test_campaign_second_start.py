@@ -10,12 +10,11 @@ import pytest
 
 from agent.errors import NoAnswer
 from evals.bench.matrix_crash import around
-from evals.campaigns.agent import STORIES, Around, World, ask, forked, resume
-from evals.campaigns.campaign import Campaign
+from evals.campaigns.agent import Around, World
 from evals.campaigns.faulty import FaultyHost
 from evals.campaigns.ground import Ground
 from evals.campaigns.mortal import Act, Fate, MortalHost
-from evals.campaigns.oracle import before, contradiction, journal, stored, truth
+from evals.campaigns.oracle import before, journal
 
 RUN = "r-test"
 AGAIN = Act(f"helper step {RUN}-again", 1)
@@ -29,67 +28,38 @@ def rule(ground: Ground, line: str) -> None:
     path.write_text(text.replace("\ntimes:\n", f"\n{line}\n\ntimes:\n", 1), encoding="utf-8")
 
 
-def carried(under: Campaign, ground: Ground, told: Around) -> int:
-    """Ask for a bump; the status of the agent's process."""
-    said = ground.folder / "said"
-    ended = forked(lambda: ask(ground, under.forge, RUN, STORIES["bump"], told), said=said)
-    assert ended.status in {0, -9}, ended.said
-    return ended.status
-
-
-def resumed(under: Campaign, ground: Ground) -> None:
-    """Resume the run in another process."""
-    ended = forked(lambda: resume(ground, under.forge, RUN), said=ground.folder / "said")
-    assert ended.status == 0, ended.said
-
-
-def test_a_second_start_that_nobody_has_looked_at_is_not_kept(under):
+def test_a_second_start_that_nobody_has_looked_at_is_not_kept(under, bump):
     """The process that would stay is not the one that was proven: what is not known of it is no proof."""
     with under.ground() as ground:
         rule(ground, "second_start: always")
         was = before(ground)
         lost = Around(host=lambda host: FaultyHost(host, Fate(), AGAIN, "dropped after"))
-        assert carried(under, ground, lost) == 0
-        record, books = stored(ground, RUN)
-        real = truth(ground, was, "bump")
-    assert books is None
-    assert record is not None
-    assert (record.verdict.decision, record.verdict.state) == ("deferred", "restored"), record.verdict
-    assert contradiction(record, real) is None
+        assert bump.carried(ground, lost) == 0
+        bump.taken_back(ground, was)
 
 
 @pytest.mark.parametrize("moment", ["during", "after"])
-def test_an_agent_that_dies_in_the_second_start_has_measured_no_breach(under, moment):
+def test_an_agent_that_dies_in_the_second_start_has_measured_no_breach(under, bump, moment):
     """Resumed, the run finds another process than it knows: that says nothing against the change."""
     with under.ground() as ground:
         rule(ground, "second_start: always")
         was = before(ground)
-        assert carried(under, ground, around(Fate(AGAIN, moment))) == -9
-        resumed(under, ground)
-        record, books = stored(ground, RUN)
-        real = truth(ground, was, "bump")
-    assert books is None
-    assert record is not None
-    assert (record.verdict.decision, record.verdict.state) == ("deferred", "restored"), record.verdict
-    assert contradiction(record, real) is None
+        assert bump.carried(ground, around(Fate(AGAIN, moment))) == -9
+        bump.resumed(ground)
+        bump.taken_back(ground, was)
 
 
-def test_what_the_host_took_back_has_breached_nothing(under):
+def test_what_the_host_took_back_has_breached_nothing(under, bump):
     """The agent died before it measured, and the watchdog was quicker than whoever resumes: no start has failed."""
     with under.ground(watchdog=2.0) as ground:
         was = before(ground)
-        assert carried(under, ground, around(Fate(Act("load sessions", 2), "before"))) == -9
+        assert bump.carried(ground, around(Fate(Act("load sessions", 2), "before"))) == -9
         until = time.monotonic() + 60
         while journal(ground)[-1]["event"] != "undone":
             assert time.monotonic() < until, "the watchdog did not take it back"
             time.sleep(0.1)
-        resumed(under, ground)
-        record, books = stored(ground, RUN)
-        real = truth(ground, was, "bump")
-    assert books is None
-    assert record is not None
-    assert (record.verdict.decision, record.verdict.state) == ("deferred", "restored"), record.verdict
-    assert contradiction(record, real) is None
+        bump.resumed(ground)
+        bump.taken_back(ground, was)
 
 
 class SilentAfter(Fate):
@@ -111,15 +81,10 @@ class SilentAfter(Fate):
             self._until = self._world.now() + self._seconds
 
 
-def test_a_start_behind_a_dead_link_has_not_failed(under):
+def test_a_start_behind_a_dead_link_has_not_failed(under, bump):
     """As long as the host is not heard nobody knows how the start goes: that is no breach, and no proof either."""
     with under.ground(watchdog=120.0) as ground:
         was = before(ground)
         dead = Around(host=lambda host: MortalHost(host, SilentAfter(host, f"helper step {RUN}-restart", 45.0)))
-        assert carried(under, ground, dead) == 0
-        record, books = stored(ground, RUN)
-        real = truth(ground, was, "bump")
-    assert books is None
-    assert record is not None
-    assert (record.verdict.decision, record.verdict.state) == ("deferred", "restored"), record.verdict
-    assert contradiction(record, real) is None
+        assert bump.carried(ground, dead) == 0
+        bump.taken_back(ground, was)
